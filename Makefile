@@ -1,16 +1,16 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
 # make test     install what the tests need, once, and run them: one to two minutes on two cores
 # make test-all the slow tests as well: five to ten minutes
-# make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
-# make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that are not there
-# make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
-# make book-whole  the same with all notebooks, alive, and as one PDF: what is published; minutes, and a Chromium
+# make lab-05   run your lab-05 (labs/lab-05/starter.py); every lab has such a command
+# make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that this machine lacks
+# make book     set up what the book needs, build it, serve it      make site   only build it into book/site
+# make book-whole  the published book: with live notebooks and as one PDF; takes minutes and needs Chromium
 # make e2e      run the tests in a real browser: this system's Chromium
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make constraints, make clean, make help
 # make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
-# make sentences   draw 200 sentences to be judged by a reader     make sentences SEED=7   another draw
+# make sentences   print 200 random sentences for a reader to judge     make sentences SEED=7   another draw
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
 # Written for GNU make 3.81, which is what macOS has.
@@ -41,7 +41,7 @@ WHOLE := test test-all audit e2e book site book-whole book-instructor book-test 
          lint report sentences constraints
 ifeq ($(wildcard solutions),)
 ifneq ($(filter $(WHOLE),$(MAKECMDGOALS)),)
-$(error this tree has the labs alone: type make, make lab-NN or make notebooks)
+$(error this tree has only the labs: type make, make lab-NN or make notebooks)
 endif
 endif
 
@@ -51,7 +51,7 @@ start: $(VENV)/.ready
 	@echo "Your scoreboard"
 	@echo "==============="
 	@$(BIN)/mini-kv status
-	@echo "or, shorter:  make lab-NN        everything that there is:  make help"
+	@echo "or, shorter:  make lab-NN        all commands:  make help"
 	@echo "To use mini-kv and pytest directly, activate the environment first:"
 	@case "$$SHELL" in \
 	  *fish) echo "    source $(BIN)/activate.fish" ;; \

@@ -25,10 +25,10 @@ class Verb(NamedTuple):
 
 VERBS = {
     "story": Verb("play a scenario, or a lab's test, step by step", "labkit.commands"),
-    "puzzle": Verb("reach a goal in a few calls of the cache", "labkit.commands"),
+    "puzzle": Verb("reach a goal with a few calls to the cache", "labkit.commands"),
     "generate": Verb("let a model write, and watch the blocks fill", "labkit.commands"),
     "serve": Verb(
-        "answer clients of OpenAI's API; a page shows the cache at work",
+        "serve OpenAI's API, with a page that shows the cache at work",
         "serve",
         "mini_kv.labkit.own_engine.served:parts_of_labs",
     ),
@@ -36,7 +36,7 @@ VERBS = {
     "replay": Verb("send a trace through the cache and report the hit rate", "traces.commands"),
     "league": Verb("eviction policies side by side on a trace", "traces.commands"),
     "curve": Verb("hit rate at every pool size, and what more memory would buy", "traces.commands"),
-    "explain": Verb("where the hits of a trace went, one loss per row", "traces.commands"),
+    "explain": Verb("why tokens of a trace were not found, one cause per row", "traces.commands"),
     "trace": Verb("fetch a published trace, or make one from a seed", "traces.commands"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
     "why": Verb("how long a model's blocks are, and what prompts can find at best", "traces.commands"),
@@ -45,11 +45,11 @@ VERBS = {
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
     "predict": Verb("a lab's questions, to be answered before you run it", "labkit.commands"),
     "watch": Verb("test a lab again whenever you save your file", "labkit.commands"),
-    "reset": Verb("put a lab's starter back as it was; your file is kept", "labkit.commands"),
+    "reset": Verb("restore a lab's starter; a copy of your file is kept", "labkit.commands"),
     "grade": Verb("grade a folder of hand-ins, each lab in a process of its own", "labkit.commands"),
     "class": Verb("a gradebook, and a picture of what a class believes", "labkit.commands"),
     "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "labkit.commands"),
-    "address": Verb("your repository's address in every file that carries one", "labkit.commands"),
+    "address": Verb("write your repository's address into every file that has one", "labkit.commands"),
     "gpu-report": Verb("measure the kernels on your GPU; one file to send", "labkit.commands"),
     "doctor": Verb("what this machine has and lacks", "labkit.commands"),
 }

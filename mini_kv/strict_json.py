@@ -77,7 +77,7 @@ def check_file(path: Path, error: Callable[[Path, str], Exception], max_bytes: i
     except (OSError, ValueError) as problem:  # Python's words for a NUL in a path are a ValueError
         raise error(path, f"cannot be read: {problem}") from None
     if not stat.S_ISREG(status.st_mode):
-        raise error(path, "is no ordinary file")
+        raise error(path, "is not a regular file")
     if status.st_size > max_bytes:
         raise error(path, f"has {status.st_size:,} bytes, and a file of its kind has at most {max_bytes:,}")
 

@@ -19,7 +19,7 @@ WITH_AND_WITHOUT = ("without a cache", "with a cache")
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "token_forwards", why="with a cache a token goes through the model once; without, again in every later step")
+@points(3, "token_forwards", why="with a cache a token goes through once; without one, in every step that sees it")
 def test_1_what_the_cache_saves(lab: LabUnderTest) -> None:
     """Four tokens, then 2,048: the cache saves 2,096,128 of 2,098,176 passes."""
     for num_output_tokens, want in ((4, (10, 4)), (2048, (2_098_176, 2_048))):
@@ -38,10 +38,10 @@ def test_2_a_prompt_and_one_word(lab: LabUnderTest) -> None:
 @points(
     4,
     "attention_scores",
-    why="every token that goes through has a query, compared with all that the step sees, cached or not",
+    why="each token that goes through has a query; it is scored against the key of every token that the step sees",
 )
 def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
-    """The cache saves keys and values, not the looking at them: the scores still grow with the square."""
+    """The cache saves the work for old keys and values, not the attention: scores still grow with the square."""
     for num_prompt_tokens, num_output_tokens, want in (
         (4, 1, (16, 16)),
         (4, 3, (16 + 25 + 36, 16 + 5 + 6)),
@@ -54,7 +54,7 @@ def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
 
 @points(4, "kv_bytes_per_token", why="a key and a value for each KV head of each layer")
 def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
-    """A token of a 7B model is bigger than a token of a 70B model. Neither is small."""
+    """A token of Llama 2 7B takes 524,288 bytes, more than the 327,680 bytes of a token of Llama 2 70B."""
     what = "bytes of a token, 4 layers, 3 KV heads of 8 elements, 2 bytes each"
     lab.expect(what, 384, lab.kv_bytes_per_token(4, 3, 8, 2))
     lab.expect("bytes of a token of Llama 2 7B, 32 KV heads", 524_288, lab.kv_bytes_per_token(32, 32, 128, 2))
@@ -62,15 +62,13 @@ def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     lab.expect("bytes of a token if it had 64 KV heads", 2_621_440, lab.kv_bytes_per_token(80, 64, 128, 2))
 
 
-@points(
-    4, "kv_shape", why="the cache holds keys and values; how many heads ask questions of them is none of its business"
-)
+@points(4, "kv_shape", why="the cache stores keys and values; only KV heads have them, so query heads take no memory")
 def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
     """Eight KV heads of 64 in the 70B model, all 32 in the 7B model, and a head that is bigger than its share."""
     names = ("layers", "KV heads", "head size")
     expect_fields(lab, "Llama 2 70B", names, (80, 8, 128), lab.kv_shape(LLAMA_2_70B))
     expect_fields(lab, "Llama 2 7B, which names no KV heads", names, (32, 32, 128), lab.kv_shape(LLAMA_2_7B))
-    why = "a config that names head_dim means it: 128, although 2,560 / 32 is 80"
+    why = "a head_dim in the config is the head size: 128, although 2,560 / 32 is 80"
     qwen_3_4b = {
         **LLAMA_2_70B,
         "hidden_size": 2560,
@@ -92,7 +90,7 @@ def test_6_seventy_billion_three_ways(lab: LabUnderTest) -> None:
         expect_pair(lab, f"4,096 tokens, {belief}", ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes))
 
 
-@points(3, "cdiv", why="a block that is used in part is used; a block that would be empty is not taken")
+@points(3, "cdiv", why="a partly filled block counts as a whole block; an empty block is not allocated")
 def test_7_blocks_are_whole(lab: LabUnderTest) -> None:
     """How many blocks of 16 for 237 tokens, and around it?"""
     for num_tokens, want in ((237, 15), (239, 15), (240, 15), (241, 16), (1, 1), (0, 0)):
@@ -110,7 +108,7 @@ def test_8_a_block_in_one_layer(lab: LabUnderTest) -> None:
     4,
     "waste",
     after="test_7_blocks_are_whole",
-    why="reserved and empty: max_len less the tokens, or the last block's rest",
+    why="empty slots are the reserved slots (max_len, or those of whole blocks) less the tokens",
 )
 def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
     """A request of 237 tokens where 4,096 may come: 3,859 slots for nothing, or 3."""
@@ -125,7 +123,7 @@ def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
     4,
     "max_concurrency",
     after="test_7_blocks_are_whole",
-    why="whole blocks, whole requests, and the null block is never handed out",
+    why="a request takes whole blocks, only whole requests count, and no request gets the null block",
 )
 def test_10_how_many_fit(lab: LabUnderTest) -> None:
     """10 GiB are 2,048 blocks of Llama 2 70B, eight times 256. How many requests of 4,096 tokens fit? Not eight."""
@@ -166,7 +164,7 @@ def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
 
 @points(2, "kv_shape", stage="adversary", why="in a config.json, null means the same as absent")
 def test_configs_as_they_come(lab: LabUnderTest) -> None:
-    """Fields that are there and say nothing, one KV head for all, and a head smaller than its share."""
+    """Fields that are None, one KV head for all query heads, and a head_dim below hidden_size / heads."""
     names = ("layers", "KV heads", "head size")
     silent = {**LLAMA_2_7B, "num_key_value_heads": None}
     expect_fields(lab, "Llama 2 7B, num_key_value_heads None", names, (32, 32, 128), lab.kv_shape(silent))
@@ -176,11 +174,11 @@ def test_configs_as_they_come(lab: LabUnderTest) -> None:
     one = {"head_dim": 256, "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1}
     expect_fields(lab, "Gemma 2B, one KV head", names, (18, 1, 256), lab.kv_shape({**one, "hidden_size": 2048}))
     small = {**LLAMA_2_70B, "hidden_size": 5120, "num_attention_heads": 32, "head_dim": 128}
-    why = "a config that names head_dim means it, although 5,120 / 32 is 160"
+    why = "a head_dim in the config is the head size, although 5,120 / 32 is 160"
     expect_fields(lab, "a model with head_dim 128", names, (80, 8, 128), lab.kv_shape(small), why)
 
 
-@points(1, "gb_and_gib", stage="adversary", why="the seven per cent are not for rounding: they decide whether it fits")
+@points(1, "gb_and_gib", stage="adversary", why="do not round: seven per cent decide whether a model fits")
 def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
     """80 GB are 74.5 GiB, and small amounts are not nothing."""
     for told, num_bytes, want in (
@@ -191,7 +189,7 @@ def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
         expect_pair(lab, told, ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes), second_first=True)
 
 
-@points(2, "cdiv", stage="adversary", why="one block for each token that stands first in a block")
+@points(2, "cdiv", stage="adversary", why="a new block begins at tokens 0, b, 2 * b and so on: count these")
 def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
     """One less, exactly full, one more, for blocks of 1, 3, 4 and 16; then numbers that a float cannot hold."""
     for block_size in (1, 3, 4, 16):
@@ -199,7 +197,7 @@ def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
             for num_tokens in (full - 1, full, full + 1):
                 want = len(range(0, num_tokens, block_size))
                 lab.expect(f"blocks of {block_size} for {num_tokens} tokens", want, lab.cdiv(num_tokens, block_size))
-    why = "integers are exact as long as no float comes near them"
+    why = "integer division is exact at any size; a float is exact only up to 2**53"
     for num_tokens, want in ((2**60, 2**56), (2**60 + 1, 2**56 + 1), (2**62 - 1, 2**58), (16 * 10**400, 10**400)):
         lab.expect(f"blocks of 16 for {num_tokens} tokens", want, lab.cdiv(num_tokens, 16), why)
 

@@ -85,7 +85,7 @@ def outcome(function: Callable[..., object], *args: object) -> object:
 
 
 def told(error: Exception) -> InWords:
-    """Return the error in words; of the two that are the learner's to raise, the name alone."""
+    """Return the error as text. For `OutOfBlocksError` and `BlockStateError`, return only its name."""
     if isinstance(error, OutOfBlocksError | BlockStateError):
         return InWords(type(error).__name__)
     return InWords(f"{type(error).__name__}: {error}")
@@ -97,7 +97,7 @@ def number(block: object) -> object:
 
 
 def numbers(blocks: object) -> object:
-    """Return the numbers of a list of blocks; what is no list, as it is."""
+    """Return the numbers of a list of blocks. Return any other value unchanged."""
     return [number(block) for block in blocks] if isinstance(blocks, list) else blocks
 
 

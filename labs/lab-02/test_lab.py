@@ -43,7 +43,7 @@ def test_1_a_new_queue_keeps_the_order_that_it_is_given(lab: LabUnderTest) -> No
         lab.fail("a new queue of blocks 3, 0, 5, 1", [3, 0, 5, 1], found, seen=left)
 
 
-@points(2, GET_ALL, after=FIRST, why="a look takes nothing out, and the list belongs to who asked for it")
+@points(2, GET_ALL, after=FIRST, why="get_all_free_blocks removes nothing, and each call returns a new list")
 def test_2_looking_changes_nothing(lab: LabUnderTest) -> None:
     """Look twice, spoil the list in between: the queue does not care."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1])
@@ -56,7 +56,7 @@ def test_2_looking_changes_nothing(lab: LabUnderTest) -> None:
         lab.fail("two looks", "two lists", "one list, given twice")
 
 
-@points(2, POPLEFT, after=FIRST, why="the front is what has waited longest")
+@points(2, POPLEFT, after=FIRST, why="popleft() always takes the block at the front of the queue")
 def test_3_new_blocks_come_from_the_front(lab: LabUnderTest) -> None:
     """One, and another, until none is left."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1])
@@ -68,7 +68,7 @@ def test_3_new_blocks_come_from_the_front(lab: LabUnderTest) -> None:
         queue.expect(left, f"queue after {what}")
 
 
-@points(2, APPEND, after=FIRST, why="what has just been freed waits until all others have had their turn")
+@points(2, APPEND, after=FIRST, why="an appended block is reused after all blocks that are in the queue now")
 def test_4_a_freed_block_goes_to_the_back(lab: LabUnderTest) -> None:
     """Block 7 joins 4 and 2, then block 1."""
     queue = QueueUnderTest(lab, [4, 2], outside=[7, 1])
@@ -78,7 +78,7 @@ def test_4_a_freed_block_goes_to_the_back(lab: LabUnderTest) -> None:
     queue.expect([4, 2, 7, 1], "[4, 2, 7] after append(1)")
 
 
-@points(4, REMOVE, after=FIRST, why="a hit needs this very block, wherever it stands; the gap closes behind it")
+@points(4, REMOVE, after=FIRST, why="a hit needs this very block, wherever it is; its neighbours are then linked")
 def test_5_a_hit_leaves_from_wherever_it_stands(lab: LabUnderTest) -> None:
     """From the middle, from the front, from the back, and then the two that are left."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1, 4])
@@ -104,7 +104,7 @@ def test_6_several_leave_at_once(lab: LabUnderTest) -> None:
 
 @points(2, APPEND_N, after=FIRST, why="the order of the list is the caller's decision: the queue only keeps it")
 def test_7_several_enter_at_the_back(lab: LabUnderTest) -> None:
-    """A request of three blocks is over; it gives them back tail first, and that is how they stand."""
+    """A request of three blocks is freed, tail first, and the queue keeps the order of this list."""
     for before, ids in (([6, 2], [7, 1, 4]), ([6, 2], []), ([], [5, 0])):
         queue = QueueUnderTest(lab, before, outside=ids)
         queue.do(f"append_n({ids}) to {before}", "append_n", ids)
@@ -125,7 +125,7 @@ def test_8_worthless_blocks_go_in_front(lab: LabUnderTest) -> None:
     queue.expect([5, 0], "[] after prepend_n([5, 0])")
 
 
-@points(2, REMOVE, after=FIRST, why="the pool of mini_kv runs on any object with the queue's verbs: now on yours")
+@points(2, REMOVE, after=FIRST, why="mini_kv's pool needs only the queue's methods, so it must work with your queue")
 def test_9_the_pool_runs_on_your_queue(lab: LabUnderTest) -> None:
     """The engine's own pool, with your queue inside: take three, free them, bring one back from the middle."""
     pool = BlockPool(9, new_block=Watch().block)
@@ -169,7 +169,7 @@ def test_an_empty_queue_is_a_queue(lab: LabUnderTest) -> None:
     queue.expect([7], "an empty queue after append(7)")
 
 
-@points(3, REMOVE, stage="adversary", after=FIRST, why="a block's neighbours are all that its leaving concerns")
+@points(3, REMOVE, stage="adversary", after=FIRST, why="remove() needs the block and its two neighbours, no others")
 def test_pulling_one_of_ten_thousand_looks_at_three(lab: LabUnderTest) -> None:
     """The block itself and its two neighbours. Four would do; five thousand would not."""
     queue = QueueUnderTest(lab, range(10_000))
@@ -179,7 +179,7 @@ def test_pulling_one_of_ten_thousand_looks_at_three(lab: LabUnderTest) -> None:
         queue.expect_looks(4, f"remove({place}), in a queue of 10,000,")
 
 
-@points(1, POPLEFT, stage="adversary", after=FIRST, why="taking the front concerns the front and what follows it")
+@points(1, POPLEFT, stage="adversary", after=FIRST, why="popleft() needs the front block and the block after it")
 def test_taking_one_does_not_walk(lab: LabUnderTest) -> None:
     """Nor does asking how many there are."""
     queue = QueueUnderTest(lab, range(1000))
@@ -190,7 +190,7 @@ def test_taking_one_does_not_walk(lab: LabUnderTest) -> None:
     queue.expect_looks(4, "num_free_blocks, after popleft(),")
 
 
-@points(1, POPLEFT_N, stage="adversary", after=FIRST, why="taking five concerns those five and the one that follows")
+@points(1, POPLEFT_N, stage="adversary", after=FIRST, why="popleft_n(5) needs those five blocks and the block after")
 def test_taking_several_does_not_walk(lab: LabUnderTest) -> None:
     """Whatever the length of the queue."""
     queue = QueueUnderTest(lab, range(1000))
@@ -229,11 +229,11 @@ def test_an_empty_queue_has_nothing_to_give(lab: LabUnderTest) -> None:
 
 @points(3, POPLEFT_N, stage="adversary", after=FIRST, why="all or nothing: half an allocation serves no request")
 def test_too_many_are_refused_whole(lab: LabUnderTest) -> None:
-    """One less than there are, one more, many more, and a number that is none: less than zero."""
+    """One more than there are, many more, and a negative number. Then two blocks, and the last one."""
     queue = QueueUnderTest(lab, [3, 0, 5])
     for n in (4, 100):
         queue.refuses(f"popleft_n({n}) of 3 blocks", OutOfBlocksError, "popleft_n", n)
-    why = "taking -1 from the count would make a block out of nothing; the caller has subtracted the wrong way round"
+    why = "subtracting -1 would count a block that does not exist; the caller has subtracted the wrong way round"
     queue.refuses("popleft_n(-1) of 3 blocks", OutOfBlocksError, "popleft_n", -1, why=why)
     taken = queue.do("popleft_n(2) from [3, 0, 5]", "popleft_n", 2)
     lab.expect("blocks taken by popleft_n(2) from [3, 0, 5]", [3, 0], taken)
@@ -242,9 +242,7 @@ def test_too_many_are_refused_whole(lab: LabUnderTest) -> None:
     queue.refuses("popleft_n(1) of no block", OutOfBlocksError, "popleft_n", 1)
 
 
-@points(
-    3, REMOVE, stage="adversary", after=FIRST, why="who is out cannot leave: a second free is a bug of the caller's"
-)
+@points(3, REMOVE, stage="adversary", after=FIRST, why="removing a block that is not in the queue is the caller's bug")
 def test_only_what_is_in_the_queue_leaves_it(lab: LabUnderTest) -> None:
     """Removed already, from the middle or from an end, and never been in: an error each time, and nothing moves."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1, 4], outside=[9])
@@ -254,7 +252,7 @@ def test_only_what_is_in_the_queue_leaves_it(lab: LabUnderTest) -> None:
     queue.refuses("remove(9), which was never in,", BlockStateError, "remove", 9)
 
 
-@points(2, APPEND, stage="adversary", after=FIRST, why="a second place in the queue is a second owner in the future")
+@points(2, APPEND, stage="adversary", after=FIRST, why="a block that is in the queue twice will be allocated twice")
 def test_a_block_enters_once(lab: LabUnderTest) -> None:
     """Front, middle and back of the queue, freed once more."""
     queue = QueueUnderTest(lab, [3, 0, 5])
@@ -265,7 +263,7 @@ def test_a_block_enters_once(lab: LabUnderTest) -> None:
 
 @points(2, APPEND_N, stage="adversary", after=FIRST, why="a list is checked as a whole before one block is linked")
 def test_a_list_with_one_wrong_block_is_refused_whole(lab: LabUnderTest) -> None:
-    """A newcomer, then one that is in: neither enters, and the newcomer is still free to come."""
+    """A new block, and one that is in the queue: neither is added, and the new one can be added later."""
     queue = QueueUnderTest(lab, [3, 0, 5], outside=[8])
     queue.refuses("append_n([8, 0]) to [3, 0, 5]", BlockStateError, "append_n", [8, 0])
     queue.do("append_n([8]) after that", "append_n", [8])
@@ -281,7 +279,7 @@ def test_the_same_block_twice_in_one_list(lab: LabUnderTest) -> None:
     queue.expect([3, 0, 5, 8, 9], "[3, 0, 5] after the refused append_n([8, 9, 8]) and append_n([8, 9])")
 
 
-@points(2, PREPEND_N, stage="adversary", after=FIRST, why="in front no other rules hold than at the back")
+@points(2, PREPEND_N, stage="adversary", after=FIRST, why="prepend_n makes the same checks as append_n")
 def test_the_front_is_guarded_too(lab: LabUnderTest) -> None:
     """One that is in, and one given twice."""
     cases = ([8, 5], [3], [8, 8])
@@ -294,7 +292,7 @@ def test_the_front_is_guarded_too(lab: LabUnderTest) -> None:
 
 
 @points(
-    2, POPLEFT_N, stage="adversary", after=FIRST, why="what leaves takes its links along; who stays is linked both ways"
+    2, POPLEFT_N, stage="adversary", after=FIRST, why="taken blocks have no links; the new front is linked to the head"
 )
 def test_after_taking_the_new_front_can_be_removed(lab: LabUnderTest) -> None:
     """The new front is pulled out at once, and what was taken comes back."""

@@ -18,16 +18,16 @@ class BlockPool:
     """All blocks, and which of them are free.
 
     The whole state is in `blocks` (each with its `ref_cnt`, the number of tables that hold it), `null_block` and
-    `free_block_queue`. Keep nothing beside it, and leave `__init__` as it is: between your calls the tests move blocks
-    with the engine's pool. The queue is lab-02's: `num_free_blocks` counts its blocks, `popleft_n(n)` takes n of them
-    or raises `OutOfBlocksError` and takes none, `remove(block)` takes one from wherever it is, `prepend_n(blocks)` puts
-    several at the front in their order.
+    `free_block_queue`. Add no other attribute, and leave `__init__` as it is: the tests also call the engine's methods
+    on your pool. The queue is the one of lab-02, finished: `num_free_blocks` counts its blocks, `popleft_n(n)` takes n
+    of them or raises `OutOfBlocksError` and takes none, `remove(block)` takes one from wherever it is, and
+    `prepend_n(blocks)` puts several at the front in their order.
 
     After every call, whether it returned or raised:
 
     - `ref_cnt` of a block is the number of tables that hold it, and never negative;
-    - the free queue holds exactly the blocks whose `ref_cnt` is 0, each once;
-    - the null block is in no queue, and its references are not counted.
+    - the free queue holds exactly the blocks whose `ref_cnt` is 0, each once, but not the null block;
+    - the null block's `ref_cnt` is 0, however many tables hold it.
     """
 
     def __init__(self, num_gpu_blocks: int, enable_caching: bool = False) -> None:
@@ -48,10 +48,9 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Return the held blocks as a share of all blocks that tables can hold, 0.0 to 1.0.
+        """Return the held blocks as a share of all blocks without the null block, 0.0 to 1.0.
 
-        Example, a pool of 4: 0.0 when new, 1/3 with one block held, and 1.0 with three, since the fourth is the null
-        block.
+        Example, a pool of 4 (the null block and three others): 0.0 when new, 1/3 with one block held, 1.0 with three.
         """
         todo("lab-03", "BlockPool.usage", "compare the free blocks with those that can be held")
 
@@ -84,9 +83,9 @@ class BlockPool:
         The free ones are at the front of the queue, in the order given: the first of them is the next to be handed out.
         Null blocks, however many, are passed over.
 
-        One wrong block, and the whole call changes nothing: raises `BlockStateError(message, block_ids)`, with the ids
-        of the wrong ones, if a block is given twice, or if no table holds it. Callers pass `reversed(table)`, an
-        iterator: it can be walked through only once. Cost: O(number of blocks).
+        One wrong block, and the whole call changes nothing: raises `BlockStateError(message, block_ids)`, with a list
+        of the wrong ids in any order, if a block is given twice, or if no table holds it. Callers pass
+        `reversed(table)`, an iterator: it can be walked through only once. Cost: O(number of blocks).
 
         Example, a pool of 4: A holds 1 and 2, B holds 2, the queue is 3. `free_blocks` on A's 2 and 1, in this
         order, leaves 2 with B, and the queue 1 3. On 1 once more: raises, and the queue is 1 3 still.

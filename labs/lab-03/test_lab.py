@@ -24,7 +24,7 @@ def test_1_a_new_pool(lab: LabUnderTest) -> None:
         "free blocks when B holds 3 of A's",
         5,
         desk.pool.num_free_blocks,
-        why="seven references, but four blocks: sharing costs no memory, which is why one does it",
+        why="seven references, but four blocks in use: sharing a block takes no memory",
     )
     desk.takes("C", 5)
     lab.expect("free blocks when all are held", 0, desk.pool.num_free_blocks)
@@ -39,7 +39,7 @@ def test_2_new_blocks_come_from_the_front(lab: LabUnderTest) -> None:
     lab.expect("free queue", [6, 7, 8, 9], desk.free_queue())
 
 
-@points(4, "BlockPool.usage", why="usage compares what is held with what can be held, and block 0 cannot")
+@points(4, "BlockPool.usage", why="usage is the blocks in use divided by all blocks but the null block")
 def test_3_usage_goes_from_nothing_to_all(lab: LabUnderTest) -> None:
     """0.0 when new, a third, and 1.0 when nothing is left: not 0.9."""
     desk = Desk(lab, 10)
@@ -52,7 +52,7 @@ def test_3_usage_goes_from_nothing_to_all(lab: LabUnderTest) -> None:
     lab.expect("usage when nothing is free", 1.0, desk.pool.usage)
 
 
-@points(4, "BlockPool.touch", why="a reference is a table: two tables hold the block, so its count is two")
+@points(4, "BlockPool.touch", why="each table that contains a block adds one reference: two tables, so 2")
 def test_4_a_second_holder(lab: LabUnderTest) -> None:
     """B shares two of A's blocks, then C all three: only the counts change, the queue does not."""
     desk = Desk(lab, 10, "touch")
@@ -83,7 +83,7 @@ def test_5_two_holders_one_leaves(lab: LabUnderTest) -> None:
         "free queue without A and B",
         [4, 2, 1, 3, 5, 6, 7, 8, 9],
         desk.free_queue(),
-        why="B's table goes home from its tail, 4 2 1, and what comes home stands in front, in the order given",
+        why="B's table is freed from its tail, 4 2 1; freed blocks go to the front of the queue, in the order given",
     )
 
 
@@ -101,9 +101,7 @@ def test_6_a_free_block_is_pulled_out_of_the_middle(lab: LabUnderTest) -> None:
     lab.expect("free queue when C holds 1 and 2", [5, 4, 6, 7, 8, 9], desk.free_queue())
 
 
-@points(
-    4, "BlockPool.get_new_blocks", why="all or nothing: a refused request holds no block and will never give one back"
-)
+@points(4, "BlockPool.get_new_blocks", why="all or nothing: blocks taken for a refused request would never be freed")
 def test_7_one_block_too_few(lab: LabUnderTest) -> None:
     """B needs 4 blocks. With 4 or 5 free it gets them; with 3 it gets an exception, and the 3 stay where they are."""
     for num_free, want in ((5, [3, 4, 5, 6]), (4, [3, 4, 5, 6])):
@@ -120,7 +118,7 @@ def test_7_one_block_too_few(lab: LabUnderTest) -> None:
 @points(
     4,
     "BlockPool.free_blocks",
-    why="a second free is a bug of the caller; unreported, it takes the block from its next holder",
+    why="a second free is the caller's bug; without an error, it frees the block while another request uses it",
 )
 def test_8_freed_twice(lab: LabUnderTest) -> None:
     """A's blocks are freed, then freed again by mistake: an exception, and nothing has changed."""
@@ -131,14 +129,14 @@ def test_8_freed_twice(lab: LabUnderTest) -> None:
     desk.refuses(BlockStateError, "free_blocks", reversed(table))
 
 
-@points(2, "BlockPool.free_blocks", why="the null block fills gaps in tables; never taken, it cannot come home")
+@points(2, "BlockPool.free_blocks", why="the null block fills gaps in tables; it is never allocated, so never freed")
 def test_9_the_null_block_is_never_freed(lab: LabUnderTest) -> None:
     """A sliding window has put the null block in place of A's first two blocks; then A leaves."""
     desk = Desk(lab, 6, "free_blocks")
     desk.takes("A", 2)
     desk.tables["A"] = [desk.pool.null_block, desk.pool.null_block, *desk.tables["A"]]
     desk.leaves("A")
-    lab.expect("free queue", [2, 1, 3, 4, 5], desk.free_queue(), why="2 and 1 come home as given; gaps do not")
+    lab.expect("free queue", [2, 1, 3, 4, 5], desk.free_queue(), why="2 and 1 as given; null blocks are skipped")
 
 
 # The adversary ------------------------------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ def test_the_order_is_the_queues(lab: LabUnderTest) -> None:
     lab.expect("A's blocks", [5, 2, 7], desk.takes("A", 3))
     lab.expect("B's blocks", [], desk.takes("B", 0))
     lab.expect("C's blocks", [1, 6, 3, 4], desk.takes("C", 4), why="the last four are as good as any")
-    lab.expect("D's blocks", [], desk.takes("D", 0), why="no block is needed, so none is missing")
+    lab.expect("D's blocks", [], desk.takes("D", 0), why="a request for 0 blocks is never refused")
 
 
 @points(2, "BlockPool.touch", stage="adversary", why="take out this very block, whether it is first, last or alone")
@@ -177,7 +175,7 @@ def test_touching_the_null_block(lab: LabUnderTest) -> None:
     desk.takes("A", 2)
     desk.shares("B", [0, 0, 1, 2])
     lab.expect("references of blocks 1, 2", [2, 2], desk.references([1, 2]))
-    lab.expect("references of the null block", [0], desk.references([0]), why="not counted: no request ever holds it")
+    lab.expect("references of the null block", [0], desk.references([0]), why="null-block references are not counted")
     lab.expect("free queue", [3, 4, 5], desk.free_queue())
 
 
@@ -222,7 +220,12 @@ def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
     lab.expect("free queue without B, A and C", [5, 2, 7, 4, 9, 1, 6, 8, 3], desk.free_queue())
 
 
-@points(1, "BlockPool.num_free_blocks", stage="adversary", why="the answer is known already; it need not be counted")
+@points(
+    1,
+    "BlockPool.num_free_blocks",
+    stage="adversary",
+    why="the free queue counts its blocks, so no block has to be read",
+)
 def test_asking_costs_nothing(lab: LabUnderTest) -> None:
     """In a pool of 1,000 blocks, how many does the question look at?"""
     desk = Desk(lab, 1000)

@@ -1,4 +1,4 @@
-"""What the tests of lab-04-radix stand on: trees that are there already, all that can be seen of one, the engine."""
+"""Helpers for the tests of lab-04-radix: prepared trees, all visible state of a tree, the engine."""
 
 from collections.abc import Mapping, Sequence
 
@@ -41,7 +41,7 @@ class Desk:
         before = self.seen()
         got = self.lab.match(self.tree, tokens(prompt))
         self.lab.expect_all(
-            [(f"blocks of {prompt!r}", want, got, why), ("the tree after match", before, self.seen(), "it only looks")]
+            [(f"blocks of {prompt!r}", want, got, why), ("the tree after match", before, self.seen(), "it only reads")]
         )
 
     def insert(self, prompt: str, ids: Sequence[int]) -> None:
@@ -68,13 +68,13 @@ class Desk:
         self.lab.expect_all(
             [
                 (f"the tree after {what}", dict(want), self.seen(), why),
-                (f"faults of its form after {what}", [], self.tree.faults(), "a child stands under its first block"),
+                (f"faults of its form after {what}", [], self.tree.faults(), "a child's key is its run's first block"),
             ]
         )
 
 
 class Engine:
-    """The engine's cache with its chain of hashes, and what it enters and evicts, to be told to a tree."""
+    """The engine's cache with its chain of hashes, and what it enters and evicts, so that a tree can follow."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         recorder = Recorder()

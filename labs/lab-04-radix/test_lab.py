@@ -22,7 +22,7 @@ FORK = [("", "ab", [[1], [2]]), ("ab", "cd", [[3], [4]]), ("ab", "xy", [[5], [6]
 
 @points(2, "match", why="a prompt is followed from the root as far as it agrees")
 def test_1_a_prompt_is_followed_to_its_end(lab: LabUnderTest) -> None:
-    """Through one node and into the next, by the branch that goes on alike."""
+    """The search goes through one node and into the child that matches."""
     desk = Desk(lab, nodes=FORK)
     desk.finds("abcd", [1, 2, 3, 4])
     desk.finds("abxy", [1, 2, 5, 6])
@@ -37,14 +37,14 @@ def test_2_in_the_middle_of_a_run_it_may_part(lab: LabUnderTest) -> None:
     desk.finds("a", [1], "the prompt ends in the middle of a run")
     desk.finds("ab", [1, 2])
     desk.finds("azcd", [1], "the second block differs, and nothing behind a difference is the same")
-    desk.finds("acd", [1], "c and d follow ab, and here is no b: the first difference ends the search")
+    desk.finds("acd", [1], "c and d are cached after ab, and the prompt has no b: the first difference ends the search")
     desk.finds("abcq", [1, 2, 3])
     desk.finds("abq", [1, 2], "no branch goes on like this")
 
 
 @points(2, "match", after="test_1_a_prompt_is_followed_to_its_end")
 def test_3_only_whole_blocks_are_found(lab: LabUnderTest) -> None:
-    """Blocks of three tokens: what fills none, or parts within one, shares none of it."""
+    """Blocks of three tokens: a block that is not full, or differs in one token, is not found."""
     desk = Desk(lab, 3, [("", "abcdef", [[8], [3]]), ("abcdef", "ghi", [[5]])])
     desk.finds("ab", [])
     desk.finds("abcde", [8], "de fills no block")
@@ -53,7 +53,7 @@ def test_3_only_whole_blocks_are_found(lab: LabUnderTest) -> None:
     desk.finds("abcdefghi", [8, 3, 5])
 
 
-@points(2, "insert", why="what is entered can be found, at its place and under no other")
+@points(2, "insert", why="an inserted block is found at its place and nowhere else")
 def test_4_a_prompt_enters_an_empty_tree(lab: LabUnderTest) -> None:
     """Three blocks of two tokens, one run; then a prompt that begins otherwise."""
     desk = Desk(lab, 2)
@@ -65,11 +65,11 @@ def test_4_a_prompt_enters_an_empty_tree(lab: LabUnderTest) -> None:
 
 @points(2, "insert", after="test_4_a_prompt_enters_an_empty_tree")
 def test_5_a_longer_prompt_goes_on_where_a_leaf_ends(lab: LabUnderTest) -> None:
-    """First its beginning comes, then all of it, then a part of it."""
+    """The tree holds ab. Then abcd is inserted, then abc."""
     desk = Desk(lab, nodes=[("", "ab", [[1], [2]])])
     desk.insert("abcd", [1, 2, 3, 4])
     want = {"a": [1], "ab": [2], "abc": [3], "abcd": [4]}
-    desk.holds("insert of abcd", want, "1 and 2 stand there already, and once")
+    desk.holds("insert of abcd", want, "1 and 2 are in the tree already, and are not added twice")
     desk.insert("abc", [1, 2, 3])
     desk.holds("insert of abc", want, "all of it is known")
 
@@ -91,24 +91,24 @@ def test_7_another_block_with_the_same_content_is_a_twin(lab: LabUnderTest) -> N
     desk.holds(
         "insert of abcd with 9 for its last block",
         {"a": [1], "ab": [2], "abc": [3], "abcd": [4, 9], "abx": [5], "abxy": [6]},
-        "9 stands behind 4, the older one; 1, 2 and 3 are there already",
+        "9 comes after 4, the older one; 1, 2 and 3 are in the tree already",
     )
 
 
-@points(3, "remove", why="a block that was evicted is found no more, and others are")
+@points(3, "remove", why="an evicted block is no longer found, and all others are")
 def test_8_a_tail_goes_and_a_node_with_it(lab: LabUnderTest) -> None:
-    """From `abxy` goes y, then x: that leaves nothing of their node."""
+    """y is removed from `abxy`, then x. Their node is removed with x."""
     desk = Desk(lab, nodes=FORK)
     came = desk.remove(6)
     lab.expect("what came of removing block 6", InWords("nothing raised"), came)
     desk.holds("removing 6", {"a": [1], "ab": [2], "abc": [3], "abcd": [4], "abx": [5]})
     desk.remove(5)
-    desk.holds("removing 5", {"a": [1], "ab": [2], "abc": [3], "abcd": [4]}, "a node without a run is no node")
+    desk.holds("removing 5", {"a": [1], "ab": [2], "abc": [3], "abcd": [4]}, "a node without a run is removed")
 
 
 @points(2, "remove", after="test_8_a_tail_goes_and_a_node_with_it")
 def test_9_a_twin_stays(lab: LabUnderTest) -> None:
-    """2 and 7 hold one content, in the middle of a run: one may go, and what is behind has the other before it."""
+    """2 and 7 hold one content, in the middle of a run: one can be removed, since the other is still before 3."""
     desk = Desk(lab, nodes=[("", "abc", [[1], [2, 7], [3]])])
     came = desk.remove(2)
     lab.expect("what came of removing block 2, a twin", InWords("nothing raised"), came, "7 holds the same")
@@ -120,16 +120,16 @@ def test_9_a_twin_stays(lab: LabUnderTest) -> None:
 
 @points(1, "match", stage="adversary", after="test_1_a_prompt_is_followed_to_its_end")
 def test_of_twins_the_oldest_is_found(lab: LabUnderTest) -> None:
-    """5 came first, and 4, whatever the others' ids are."""
+    """5 and 4 are the oldest at their places, whatever the other ids are."""
     desk = Desk(lab, nodes=[("", "ab", [[5, 9, 2], [4, 1, 8]])])
-    desk.finds("ab", [5, 4], "all requests gather on one of them, and the others can go")
+    desk.finds("ab", [5, 4], "all requests share the oldest, so the others can be evicted")
 
 
 @points(1, "match", stage="adversary", after="test_3_only_whole_blocks_are_found")
 def test_the_same_block_after_another_beginning_is_another_place(lab: LabUnderTest) -> None:
-    """`cd` follows `ab` and stands at the beginning, too: two blocks, and neither stands for the other."""
+    """`cd` follows `ab` and also begins a prompt. These are two blocks with different KV."""
     desk = Desk(lab, 2, [("", "abcd", [[1], [2]]), ("", "cd", [[3]])])
-    desk.finds("cdab", [3], "behind cd nothing is cached: 1 holds ab at the beginning")
+    desk.finds("cdab", [3], "after cd nothing is cached: 1 holds ab at the start of a prompt")
     desk.finds("abcdcd", [1, 2])
 
 
@@ -151,7 +151,7 @@ def test_a_prompt_costs_two_nodes_at_most(lab: LabUnderTest) -> None:
 
 @points(1, "insert", stage="adversary", after="test_7_another_block_with_the_same_content_is_a_twin")
 def test_a_known_id_is_entered_once_even_behind_a_twin(lab: LabUnderTest) -> None:
-    """7 is the younger twin of 2, and its request brings it again, longer; then 2's request does."""
+    """7 is the younger twin of 2, and a longer prompt with 7 is inserted, then one with 2."""
     desk = Desk(lab, nodes=[("", "ab", [[1], [2, 7]])])
     desk.insert("abc", [1, 7, 4])
     desk.holds("insert of abc in blocks 1, 7, 4", {"a": [1], "ab": [2, 7], "abc": [4]}, "7 stands there already")
@@ -169,12 +169,12 @@ def test_what_has_something_behind_it_stays(lab: LabUnderTest) -> None:
     for block_id, why in ((1, "2 is behind it"), (2, "3 and 5 are behind it"), (3, "4 is behind it"), (8, "")):
         came = desk.remove(block_id)
         lab.expect(f"what came of removing block {block_id}", raised, came, why or "no block 8 is in the tree")
-        desk.holds(f"a refusal to remove {block_id}", want, "an error leaves all as it was")
+        desk.holds(f"a refusal to remove {block_id}", want, "after an error the tree is unchanged")
 
 
 @points(1, "remove", stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")
 def test_what_went_can_come_again(lab: LabUnderTest) -> None:
-    """A leaf goes block by block, then the same prompt comes in other blocks, and one that parts earlier."""
+    """A leaf is removed block by block. The same prompt is inserted with other blocks, then one that forks earlier."""
     desk = Desk(lab, nodes=FORK)
     for block_id in (4, 3):
         desk.remove(block_id)

@@ -42,13 +42,13 @@ from .helpers import (
 )
 
 BLOCK_SIZE = 4
-SAME_VALUES = "equal values, equal bytes: two requests never bring the very same object, and are to share all the same"
+SAME_VALUES = "equal values must give equal bytes: two requests never pass the same object, but they must share blocks"
 
 
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "hash_block_tokens", why="a block hash is what the hash function returned, uncut: its width is its safety")
+@points(3, "hash_block_tokens", why="a block hash is the whole digest: a shorter one collides sooner")
 def test_1_a_full_block_has_a_hash(lab: LabUnderTest) -> None:
     """A digest as wide as its hash function makes it; the same block gets the same one, another block another."""
     for function, width in ((sha256, 32), (sha512, 64)):
@@ -133,7 +133,7 @@ def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
     expect_hashes(lab, "frame of b'ab' twice, and of b'ab' and its copy", "aa", Letters()(same), SAME_VALUES)
 
 
-@points(3, "encode_extra_keys", why="other facts, other bytes: in number, order, values and types")
+@points(3, "encode_extra_keys", why="extra keys that differ in number, order, value or type give different bytes")
 def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
     """The text "1" is not the number 1, one fact with two values is not two facts, an adapter is not a salt."""
     keys: list[list[tuple[str | int, ...]]] = [
@@ -144,7 +144,9 @@ def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
     ]  # fmt: skip
     all_different(lab, {call("encode_extra_keys", some): lab.encode_extra_keys(some) for some in keys})
     same = [lab.encode_extra_keys([("a", 1)]), lab.encode_extra_keys((("a", 1),))]
-    expect_hashes(lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same), why="values, not types")
+    expect_hashes(
+        lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same), why="a list and a tuple give equal bytes"
+    )
     same = [lab.encode_extra_keys([("sql", "sql")]), lab.encode_extra_keys([("sql", "".join("sql"))])]
     expect_hashes(lab, "bytes of 'sql' twice, and of 'sql' and its copy", "aa", Letters()(same), SAME_VALUES)
 
@@ -215,7 +217,7 @@ def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
         rows.append((what, list(want), found, why))
 
     expect("with nothing else", "abc")
-    why = "a hash that knows whose request it is matches no other request's: it is never wrong, and never hits"
+    why = "a hash that contains the request's id equals no other request's hash, so there is never a hit"
     expect("once more, in a request of another id", "abc", request_id="B", why=why)
     expect("with the salt X", "def", cache_salt="X")
     expect("with the adapter X", "ghi", lora_request=LoRARequest("X", ""))
@@ -230,7 +232,7 @@ def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(2, "get_request_block_hasher", why="it must be found by any process; the first that differs is at fault")
+@points(2, "get_request_block_hasher", why="all processes must get equal hashes; begin with the first that differs")
 def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
     """Python mixes a new random number into its own hash in each process; a block hash must do without."""
     letters = Letters()
@@ -324,7 +326,7 @@ def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch
 
 @points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes the hash, no other")
 def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
-    """With 65,536 hashes, two prompts share one after some hundreds; and no look at a block's own tokens finds out.
+    """Of some hundreds of prompts, two share a 16-bit hash. Comparing a block's own tokens does not detect it.
 
     An index that compares each block's own tokens before it trusts a hash. P comes, and S = 5 6 7 8 after it. Q
     comes, whose hash is P's: its tokens differ, so it is computed, and the index finds Q under that hash from then on.
@@ -344,7 +346,7 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
         "the blocks that Q with S after it is given, with 16 bits and with SHA-256",
         [["Q", "S after P"], ["Q"]],
         given,
-        why="P and Q share a hash, so what follows them does; and nothing compares the tokens in which they differ",
+        why="P and Q share a hash, so S after P and S after Q do; the check of S's tokens does not compare P and Q",
     )
 
 

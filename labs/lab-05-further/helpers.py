@@ -1,4 +1,4 @@
-"""What the tests of lab-05-further stand on: pools in a given state, a table of all that can be seen, the real pool."""
+"""Helpers for the tests of lab-05-further: pools in a given state, all their visible state, the real pool."""
 
 from collections.abc import Mapping, Sequence
 
@@ -41,9 +41,9 @@ class Desk:
         counts: Sequence[int],
         index: Mapping[str, list[int]],
         why: str = "",
-        why_index: str = "a block can be found under its hash from when it is full until it is handed out anew",
+        why_index: str = "a block is in the index from when it is full until it is handed out again",
     ) -> None:
-        """Compare all that can be seen after a call, `returned` being what should have come of it and what came."""
+        """Compare all visible state after a call. `returned` is the expected and the actual result."""
         pool = self.pool
         hashes = [next((name for name, ids in index.items() if block in ids), None) for block in pool.blocks]
         held = [block.ref_cnt for block in pool.blocks.values()]
@@ -74,7 +74,7 @@ class Desk:
         return table
 
     def mistake(self, table: Sequence[int]) -> InWords:
-        """Give back what may be no table, with the learner's `give_back`; say whether that is an error."""
+        """Call the learner's `give_back` with a table that may be invalid. Return whether it raised."""
         try:
             self._give_back(table)
         except ValueError:

@@ -17,7 +17,7 @@ from .helpers import Desk, RealPool, prefixes
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "take", why="the queue is the policy: who hands out blocks only follows it")
+@points(2, "take", why="the queue is the eviction policy: take only follows its order")
 def test_1_new_blocks_come_from_the_front_of_the_queue(lab: LabUnderTest) -> None:
     """Four blocks, none with a hash, ids out of order: two are taken, then none at all."""
     desk = Desk(lab, 4, queue=[3, 1, 4, 2])
@@ -36,9 +36,9 @@ def test_2_nothing_leads_to_a_block_that_is_written_anew(lab: LabUnderTest) -> N
     desk.sees("take(pool, 2)", ([3, 2], taken), queue=[4], counts=[1, 1, 1, 0], index={"a": [1]}, why_index=why)
 
 
-@points(3, "give_back", why="what is useless without the blocks before it goes before them")
+@points(3, "give_back", why="a block is useless without the blocks before it, so it is reused first")
 def test_3_a_table_lines_up_from_its_tail(lab: LabUnderTest) -> None:
-    """A leaves with three full blocks, behind a block that has waited longer."""
+    """A leaves with three full blocks. Blocks 2 and 5 have been free for longer."""
     desk = Desk(lab, 5, {"A": [4, 1, 3]}, {4: "a", 1: "ab", 3: "abc", 5: "x"}, queue=[2, 5])
     desk.leave("A")
     index = {"a": [4], "ab": [1], "abc": [3], "x": [5]}
@@ -70,7 +70,7 @@ def test_5_a_shared_block_stays_with_its_other_holder(lab: LabUnderTest) -> None
 
 @points(2, "admit", why="what another request holds can be shared: it costs a reference and no room")
 def test_6_a_block_that_is_held_is_shared(lab: LabUnderTest) -> None:
-    """A and B hold "a" and "ab". C wants no block beyond those; D begins alike, then goes its own way."""
+    """A and B hold "a" and "ab". C wants no block beyond those; D has the same prefix, then one other block."""
     hashes, index = {4: "a", 2: "ab", 1: "abc"}, {"a": [4], "ab": [2], "abc": [1]}
     desk = Desk(lab, 7, {"A": [4, 2], "B": [4, 2, 1]}, hashes, queue=[5, 3, 7, 6])
     table = desk.admit("C", ["a", "ab"], 2)
@@ -83,12 +83,12 @@ def test_6_a_block_that_is_held_is_shared(lab: LabUnderTest) -> None:
 
 @points(2, "admit", after="test_6_a_block_that_is_held_is_shared")
 def test_7_a_block_that_waits_is_revived_where_it_stands(lab: LabUnderTest) -> None:
-    """No request holds "a" and "ab", but they are still there: in the middle of the queue, and in front of it."""
+    """No request holds "a" and "ab", but they are still cached, in the middle of the queue and at its front."""
     hashes = {4: "a", 2: "ab", 5: "x", 1: "xy"}
     desk = Desk(lab, 6, {}, hashes, queue=[2, 3, 4, 1, 5, 6])
     table = desk.admit("A", ["a", "ab"], 3)
     index = {"a": [4], "ab": [2], "x": [5], "xy": [1]}
-    why = "4 and 2 are used as they are, hashes and all; 3 is the first of those that are left"
+    why = "4 and 2 are reused with their hashes; 3 is the first block left in the queue"
     desk.sees('admit of "ab?"', ([4, 2, 3], table), queue=[1, 5, 6], counts=[0, 1, 1, 1, 0, 0], index=index, why=why)
 
 
@@ -143,27 +143,27 @@ def test_a_twin_can_still_be_found(lab: LabUnderTest) -> None:
 
 @points(2, "take", stage="adversary", after="test_1_new_blocks_come_from_the_front_of_the_queue")
 def test_take_is_all_or_nothing(lab: LabUnderTest) -> None:
-    """Three blocks are free: four are refused, and then three are to be had."""
+    """Three blocks are free. A call for four returns None, then a call for three succeeds."""
     desk = Desk(lab, 4, {"A": [1]}, {1: "a", 4: "x"}, queue=[3, 4, 2])
     taken = lab.take(desk.pool, 4)
     index = {"a": [1], "x": [4]}
-    why = "a request that was refused holds nothing, and nothing was lost for it"
+    why = "a refused call takes no block and evicts no block"
     desk.sees("take(pool, 4) with 3 free", (None, taken), queue=[3, 4, 2], counts=[1, 0, 0, 0], index=index, why=why)
     taken = lab.take(desk.pool, 3)
-    why = "the last block may go as well, and what can still be found is no less free"
+    why = "the last free block can be taken too, and a cached block is as free as any"
     desk.sees("take(pool, 3)", ([3, 4, 2], taken), queue=[], counts=[1] * 4, index={"a": [1]}, why=why)
 
 
 @points(2, "give_back", stage="adversary", after="test_3_a_table_lines_up_from_its_tail")
 def test_a_mistake_of_the_caller_changes_nothing(lab: LabUnderTest) -> None:
-    """A table is given back of which one block is not held, the first or the last; then one that has a block twice."""
+    """One block of a table is not held, the first or the last. Then a table contains a block twice."""
     hashes, index = {1: "a", 2: "ab"}, {"a": [1], "ab": [2]}
     for table in ([3, 1], [1, 3], [1, 2, 1]):
         desk = Desk(lab, 3, {"A": [1, 2], "B": [1]}, hashes)
         what = f"give_back of {table}"
         why = "no table holds block 3" if 3 in table else "no table holds a block twice"
         came = (InWords("ValueError raised"), desk.mistake(table))
-        desk.sees(what, came, queue=[3], counts=[2, 1, 0], index=index, why=f"{why}; an error leaves all as it was")
+        desk.sees(what, came, queue=[3], counts=[2, 1, 0], index=index, why=f"{why}; an error must change nothing")
     desk = Desk(lab, 3, {"A": [1, 2], "B": [1]}, hashes)
     came = (InWords("nothing raised"), desk.mistake([]))
     desk.sees("give_back of []", came, queue=[3], counts=[2, 1, 0], index=index, why="a table may be empty")
@@ -171,7 +171,7 @@ def test_a_mistake_of_the_caller_changes_nothing(lab: LabUnderTest) -> None:
 
 @points(3, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_nothing_after_a_gap_is_shared(lab: LabUnderTest) -> None:
-    """The hash "ab" is gone and "abc" is still there: the table would have a hole."""
+    """The hash "ab" is gone and "abc" is still cached. A table that shares it would have a gap."""
     desk = Desk(lab, 5, {}, {1: "a", 3: "abc"}, queue=[2, 4, 5, 3, 1])
     table = desk.admit("A", prefixes("abc"), 4)
     why = 'the table shares from its beginning; the new block for "ab" comes first, and "abc" is computed after it'
@@ -181,7 +181,7 @@ def test_nothing_after_a_gap_is_shared(lab: LabUnderTest) -> None:
 
 @points(2, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
-    """Three known blocks, one of them held. With two blocks in the queue a fourth has no room, with three it has."""
+    """Three known blocks, one of them held. A table of four takes three blocks from the queue. Two are too few."""
     hashes = {1: "a", 2: "ab", 3: "abc"}
     index = {name: [block_id] for block_id, name in hashes.items()}
     tight = Desk(lab, 4, {"A": [1], "B": [4]}, hashes, queue=[2, 3])
@@ -191,24 +191,24 @@ def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
     tight.sees(what, (None, table), queue=[2, 3], counts=[1, 0, 0, 1], index=index, why=why)
     roomy = Desk(lab, 4, {"A": [1]}, hashes, queue=[3, 2, 4])
     table = roomy.admit("C", prefixes("abc"), 4)
-    why = "1 is held and needs no room; 2, 3 and 4 are what the queue has"
+    why = "1 is in use and needs no room; 2, 3 and 4 are in the queue"
     what = 'admit of "abc?" with 3 free'
     roomy.sees(what, ([1, 2, 3, 4], table), queue=[], counts=[2, 1, 1, 1], index=index, why=why)
     full = Desk(lab, 3, {"A": [1, 2, 3]}, hashes)
     table = full.admit("C", prefixes("abc"), 3)
-    why = "A holds all that C wants: nothing has to leave the queue"
+    why = "A holds all blocks that C needs, so no block leaves the queue"
     full.sees('admit of "abc" with 0 free', ([1, 2, 3], table), queue=[], counts=[2, 2, 2], index=index, why=why)
     table = full.admit("D", [], 0)
-    why = "no blocks at all can always be had: the table is empty, and it is one"
+    why = "a call for 0 blocks always succeeds: it returns an empty table, not None"
     full.sees("admit of no blocks with 0 free", ([], table), queue=[], counts=[2, 2, 2], index=index, why=why)
 
 
 @points(1, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_of_twins_the_oldest_is_shared(lab: LabUnderTest) -> None:
-    """Blocks 3, 1 and 4 all hold "a", 3 since longest; A holds 1."""
+    """Blocks 3, 1 and 4 all hold "a", 3 for the longest time. A holds 1."""
     desk = Desk(lab, 4, {"A": [1]}, {3: "a", 1: "a", 4: "a"}, queue=[2, 3, 4])
     table = desk.admit("B", ["a"], 1)
-    why, index = "one rule for all: it keeps requests on one block, and the others may go", {"a": [3, 1, 4]}
+    why, index = "the oldest for all: requests share one block, and the others can be evicted", {"a": [3, 1, 4]}
     desk.sees('admit of "a"', ([3], table), queue=[2, 4], counts=[1, 0, 1, 0], index=index, why=why)
 
 

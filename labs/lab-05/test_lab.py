@@ -106,12 +106,12 @@ def test_5_tails_are_evicted_before_the_shared_prefix(lab: LabUnderTest) -> None
     lab.expect("C's block table", [8, 9], table(kv, "C"), why="the two tails stood in front")
     lab.expect("old prefix that can still be hit", 28, hit_length(kv, PROMPT), why="only the tails are gone")
     admit(lab, kv, [800 + n for n in range(24)], "D")
-    lab.expect("old prefix that can still be hit", 4, hit_length(kv, PROMPT), why="block 1 is the last one standing")
+    lab.expect("old prefix that can still be hit", 4, hit_length(kv, PROMPT), why="only block 1 is still cached")
 
 
 @points(4, "prefill", after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_6_cached_free_blocks_are_revived_not_recomputed(lab: LabUnderTest) -> None:
-    """A is gone, its blocks are idle; D asks the same and gets them back from the middle of the queue."""
+    """A is freed, its blocks stay cached; D has the same prompt and gets them from the middle of the queue."""
     kv = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)
     a, _ = admit(lab, kv, PROMPT, "A")
     kv.free(a)
@@ -163,7 +163,7 @@ def test_scrambled_frees_leave_a_queue_that_you_can_predict(lab: LabUnderTest) -
         "free queue after B, C and A left",
         [5, 8, 9, 10, 11, 12, 13, 14, 15, 7, 6, 4, 3, 2, 1],
         free_queue(kv),
-        why="5 is not full, so not cached: it goes in front; the others line up as their holder leaves, tail first",
+        why="5 is not cached and goes to the front; the others go to the back with their last request, tail first",
     )
 
 
@@ -220,7 +220,7 @@ def test_a_hit_in_front_of_the_queue_is_not_taken_as_new(lab: LabUnderTest) -> N
 
 @points(2, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
 def test_revived_hit_is_charged(lab: LabUnderTest) -> None:
-    """A hit that no request holds leaves the free queue like a new block: need - 1 free blocks refuse, need admits."""
+    """A revived block leaves the free queue like a new one: with 7 free blocks B is refused, with 8 it is admitted."""
     why = "B needs 8 blocks out of the free queue: 7 to revive and 1 new"
     roomy = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)
     roomy.free(roomy.hold(PROMPT, "A"))
@@ -247,13 +247,13 @@ def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
     )
     lab.expect("A's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(kv, "A"))
     lab.expect("A's references", [1] * 8, references(kv, range(1, 9)), why="B was refused and holds nothing")
-    lab.expect("requests counted", 1, kv.prefix_cache_stats.requests, why="a refused request is not an admitted one")
+    lab.expect("requests counted", 1, kv.prefix_cache_stats.requests, why="a refused request is not counted")
     for request in kv.made_requests:
         lab.expect(
             f"computed tokens of the refused request {request.request_id}",
             0,
             request.num_computed_tokens,
-            why="it goes back to the waiting queue; a head start without blocks would be believed next time",
+            why="it will be tried again; its count must not include tokens for which it has no blocks",
         )
     kv.free(a)
     _, cached = admit(lab, kv, PROMPT, "B")
@@ -274,7 +274,7 @@ def test_errors_are_not_refusals(lab: LabUnderTest) -> None:
         except error:
             continue
         lab.fail(
-            what, f"{error.__name__}, passed on", result, why="only scarcity is None: errors are not yours to catch"
+            what, f"{error.__name__}, passed on", result, why="return None only for too few blocks; catch no errors"
         )
 
 

@@ -95,7 +95,7 @@ def test_5_a_full_block_is_cached(lab: LabUnderTest) -> None:
     lab.expect("cached blocks after the steps that computed tokens 13, 14, 15, 16", [[], [], [1], [1]], got)
 
 
-@points(3, NEED, why="a hit that no request holds is a free block, and it will be one free block less")
+@points(3, NEED, why="a block of the hit that no request holds is free, and touching it takes it out of the queue")
 def test_6_a_hit_that_no_request_holds_costs_its_blocks(lab: LabUnderTest) -> None:
     """B brings a hit of two blocks and wants slots for 9 tokens, blocks of 4: one new block, and the hit?"""
     kv = make_kv(lab, NEED, num_blocks=12, block_size=4)
@@ -152,7 +152,7 @@ def test_8_a_hit_leaves_the_queue_before_new_blocks_are_taken(lab: LabUnderTest)
     3,
     ALLOCATE,
     after="test_7_a_hit_begins_the_table",
-    why="who was refused holds nothing, and never gives anything back",
+    why="a refused request has no table, so blocks taken for it would never be freed",
 )
 def test_9_a_refused_request_holds_nothing(lab: LabUnderTest) -> None:
     """B needs 4 new blocks and brings a hit of 2 that no request holds. Six free blocks are enough, five are not."""
@@ -174,14 +174,14 @@ def test_9_a_refused_request_holds_nothing(lab: LabUnderTest) -> None:
             lab.expect(what, want, got, why="two to revive and four new: six")
 
 
-@points(2, FREE, why="a prefix is useful without what follows it, not without what precedes")
+@points(2, FREE, why="a block can be hit without the blocks after it, but not without those before it")
 def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
     """A's table is 1 2 3, all cached; B's is 4 5, and 5 is not full."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, b = kv.hold(PROMPT[:12], "A"), kv.hold(PROMPT[20:26], "B")
     free(kv, a)
     lab.expect("free queue without A", [6, 3, 2, 1], free_queue(kv), why="cached blocks go to the back, the tail first")
-    lab.expect("cached blocks", [1, 2, 3, 4], cached_blocks(kv), why="freed is not gone: a like prompt can have it")
+    lab.expect("cached blocks", [1, 2, 3, 4], cached_blocks(kv), why="a freed block stays cached and can be hit again")
     lab.expect("A's block table", [], table(kv, "A"))
     free(kv, b)
     lab.expect(
@@ -191,7 +191,7 @@ def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
 
 @points(2, FREE, why="a second free is a mistake; kept quiet, it frees another request's blocks")
 def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest) -> None:
-    """A goes, and goes again. And B, who was never admitted, goes as well."""
+    """Free A, then free A again, then free B, which was never admitted."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, b = kv.hold(PROMPT[:6], "A"), kv.new_request("B", PROMPT)
     free(kv, a)
@@ -201,7 +201,7 @@ def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest
     lab.expect("A's new block table", [1, 2], table(kv, "A"), why="block 1 is a hit")
 
 
-@points(2, ALLOCATE, why="a slot is room for a token; cached says that its keys and values are there")
+@points(2, ALLOCATE, why="a slot is only room for a token; a cached block must hold the KV of all its tokens")
 def test_12_lookahead_slots_are_not_cached(lab: LabUnderTest) -> None:
     """A computes 6 of its 20 tokens and wants 3 slots more, for tokens that may come: 9 slots, but 6 tokens of KV."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
@@ -212,7 +212,7 @@ def test_12_lookahead_slots_are_not_cached(lab: LabUnderTest) -> None:
         "cached blocks",
         [1],
         cached_blocks(kv),
-        why="block 2 will hold 2 tokens' KV after this step; cached says that all 4 are there",
+        why="block 2 will hold the KV of 2 tokens after this step; a cached block needs all 4",
     )
 
 
@@ -234,9 +234,9 @@ def test_13_drafts_get_slots_but_are_not_cached(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, NEED, stage="adversary", why="what is missing is never less than nothing")
+@points(1, NEED, stage="adversary", why="for a table that is longer than needed, the answer is 0")
 def test_a_table_longer_than_needed(lab: LabUnderTest) -> None:
-    """Six drafts were rejected: A has 4 blocks and needs 2 of them. The other two are its own, and no credit."""
+    """Six drafts were rejected: A has 4 blocks and needs 2 of them. The answer is then 0, not -2."""
     kv = make_kv(lab, NEED, num_blocks=9, block_size=4)
     a = kv.hold(PROMPT[:6], "A")
     a.append_output_token_ids(7)
@@ -355,7 +355,7 @@ def test_a_running_request_is_refused(lab: LabUnderTest) -> None:
     lab.expect("new blocks for A's token 4, one free", [2], allocate(kv, a, 1), why="the last block is as good as any")
 
 
-@points(1, CACHE, stage="adversary", why="block hashes follow the KV, chunk by chunk; none runs ahead")
+@points(1, CACHE, stage="adversary", why="a block is cached in the chunk that fills it, not earlier")
 def test_a_prompt_in_chunks(lab: LabUnderTest) -> None:
     """20 tokens in chunks of 6, 1, 1, 11 and 1. Slots and block hashes of all five blocks are there from the start."""
     kv = make_kv(lab, CACHE, num_blocks=9, block_size=4)
@@ -406,7 +406,7 @@ def test_shared_blocks_stay_with_the_others(lab: LabUnderTest) -> None:
         f"free queue after B, A and C left; their tables were {', '.join(map(str, tables))}",
         [c3, b4, *rest, b3, second, head],
         free_queue(kv),
-        why="the tails, not cached, go in front, the later one first; a shared block waits for its last holder",
+        why="the uncached tails go to the front, the later one first; a shared block is freed with its last request",
     )
 
 
@@ -417,7 +417,7 @@ def test_shared_blocks_stay_with_the_others(lab: LabUnderTest) -> None:
     1,
     NEED,
     stage="property",
-    why="blocks for all these tokens, less those that are there; and each free block of the hit",
+    why="the blocks for all these tokens, less those in table and hit, plus each free block of the hit",
 )
 def test_random_lives_of_get_num_blocks_to_allocate(lab: LabUnderTest) -> None:
     """Forty random lives of a small cache, each compared step by step with a model made of plain lists."""

@@ -9,8 +9,9 @@ Five small classes, in which the methods that this lab is about are missing. Wri
 at one of your classes, the engine's stand in for the others.
 
 A block hash (`BlockHash`) says which tokens are in a block and which are before it. A request brings the hashes of its
-full blocks, in order, in `request.block_hashes`. With the number of a group behind it, a hash is a key of the index;
-that is what a cached block carries, in `block.block_hash`. A block that is not cached carries None.
+full blocks, in order, in `request.block_hashes`. A key of the index is a block hash with the number of a group of
+layers appended (here there is one group, number 0). A cached block has its key in `block.block_hash`. In a block that
+is not cached this is None.
 """
 
 from collections.abc import Iterable, Sequence
@@ -96,7 +97,7 @@ class BlockPool(block_pool.BlockPool):
                       0                   num_cached_blocks  num_full_blocks
 
         `blocks` is the whole table, and `block_hashes` are the hashes of its full blocks, from the first one on; there
-        may be more hashes or fewer than blocks. Only the middle part is touched. It may be empty.
+        are at least `num_full_blocks` of them. Only the middle part is changed. It may be empty.
 
         Afterwards each block of the middle part has its key in `block.block_hash`, and is in the index under it. The
         key is `make_block_hash_with_group_id(its hash, kv_cache_group_id)`. A hash is given once: raises
@@ -133,8 +134,8 @@ class BlockPool(block_pool.BlockPool):
         The uncached ones are at the front, the cached ones at the back, both in the order given (`prepend_n`,
         `append_n`). The cached ones stay cached: free is not gone.
 
-        Callers pass a table from its tail to its head, `reversed(table)`, which can be walked through once. What they
-        pass is right, so check nothing: no null block, none twice, all held.
+        Callers pass a table from its tail to its head, `reversed(table)`, which can be walked through once. Unlike in
+        lab-03, check nothing: the list has no null block, no block twice, and only held blocks.
 
         Example: A's table is 1 2 3, cached, and 4, not full; B holds 1 as well. The queue is 5 6. `free_blocks` on
         4 3 2 1 leaves 4 5 6 3 2.
@@ -169,9 +170,10 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
         """Return the longest cached prefix of the request: its blocks, and its length in tokens.
 
         The last token is always computed, because its result is wanted and the cache does not keep results.
-        `request.num_tokens` counts the prompt and what has been answered so far.
+        `request.num_tokens` counts the prompt and the tokens generated so far.
         `self.coordinator.find_longest_cache_hit(request.block_hashes, limit)` asks all groups (here there is one) for a
-        hit of at most `limit` tokens, and returns a list of blocks per group, for `KVCacheBlocks(...)`, and its tokens.
+        hit of at most `limit` tokens. It returns two values: the blocks of each group, to be passed to
+        `KVCacheBlocks(...)` as they are, and the length of the hit in tokens.
 
         Nothing changes, `self.prefix_cache_stats` neither: the request may yet be refused.
 

@@ -86,7 +86,7 @@ def test_3_the_last_token_is_always_computed(lab: LabUnderTest) -> None:
 
 @points(3, FIND, why="a request's progress is one number, tokens from the first on: it has no gaps")
 def test_4_nothing_behind_a_gap_is_hit(lab: LabUnderTest) -> None:
-    """Block 3 is evicted, or 4, or 5, or 1 and 3. What are the six or seven worth that are still in the cache?"""
+    """Block 3 is evicted, or 4, or 5, or 1 and 3. How many of the other six or seven can be hit?"""
     why = "what is behind the gap is in the cache, and out of reach"
     rows = [(f"hit without block {gap}", [*range(1, gap)], hit_without(lab, PROMPT, gap), why) for gap in (5, 4, 3)]
     lab.expect_all(reversed(rows))
@@ -123,14 +123,12 @@ def test_7_the_oldest_block_answers(lab: LabUnderTest) -> None:
     index.insert(K, KVCacheBlock(9))
     for _ in range(2):
         lab.expect("answer for K, with 8, then 5, then 9", 8, id_of(index.get_one_block(K)))
-    lab.expect("blocks under K after two questions", [8, 5, 9], under(lab, index, K), why="a question takes none out")
+    lab.expect("blocks under K after two questions", [8, 5, 9], under(lab, index, K), why="a lookup removes no block")
     lab.expect("answer for L, which was never entered", None, index.get_one_block(L))
     lab.expect("keys in the index", 1, len(index), why="asking for L does not enter it")
 
 
-@points(
-    2, POP, after="test_6_a_key_keeps_its_blocks", why="the block whose memory is reused loses its key, and no other"
-)
+@points(2, POP, after="test_6_a_key_keeps_its_blocks", why="only the block whose memory is reused loses its key")
 def test_8_one_block_goes_others_stay(lab: LabUnderTest) -> None:
     """8, 9 and 5 under K: first 9 is taken out, then 8, then 5; and with 5 the key."""
     index = make_index(lab, (K, 8), (K, 9), (K, 5), (L, 4))
@@ -141,13 +139,13 @@ def test_8_one_block_goes_others_stay(lab: LabUnderTest) -> None:
     lab.expect("keys left, of K and L", 1, len(index), why="no block carries K any more, so K is gone too")
 
 
-@points(3, FREE, why="what no table holds joins the queue and stays cached; its place decides for how long")
+@points(3, FREE, why="a block in no table goes to the queue and stays cached; its place decides how long")
 def test_9_a_freed_prefix_outlives_its_tail(lab: LabUnderTest) -> None:
     """A leaves. Its blocks are free, and all are in the cache; then others need memory, and the tail goes first."""
     kv = make_kv(lab, FREE, num_blocks=9)
     come_and_go(kv, PROMPT, "A")
     lab.expect("cached blocks, A gone", [1, 2, 3, 4, 5, 6, 7, 8], cached_blocks(kv), why="freed blocks stay cached")
-    lab.expect("free queue, A gone", [8, 7, 6, 5, 4, 3, 2, 1], free_queue(kv), why="given from tail to head, so kept")
+    lab.expect("free queue, A gone", [8, 7, 6, 5, 4, 3, 2, 1], free_queue(kv), why="freed from tail to head")
     hold(kv, OTHERS[:12], "B")
     lab.expect("B's block table", [8, 7, 6], table(kv, "B"))
     lab.expect("A's prompt, what can still be hit", [1, 2, 3, 4, 5], lookup(kv, PROMPT))
@@ -180,7 +178,7 @@ def test_11_a_block_loses_its_hash_when_reused(lab: LabUnderTest) -> None:
     lab.expect("B's prompt, what can be hit", [8], lookup(kv, OTHERS[:6]), why="block 8 answers to its new hash")
 
 
-@points(2, RECORD, why="tokens are counted, all that are asked for, found or not, and add up")
+@points(2, RECORD, why="the tokens of all requests are counted and added up, found or not")
 def test_12_the_rate_counts_tokens(lab: LabUnderTest) -> None:
     """A finds nothing, B finds 28 of 32 tokens, C 8 of 9: 36 of 73."""
     kv = make_kv(lab, RECORD, num_blocks=20)
@@ -240,7 +238,7 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
         hashes = hold(kv, list(range(5 * block_size - 1)) or [0], "A").block_hashes
         known = table(kv, "A")[: len(hashes)]
         (group,) = kv.coordinator.single_type_managers
-        for holder, why in (("A", ""), ("no request", "free is not gone: a cached block can be hit, held or free")):
+        for holder, why in (("A", ""), ("no request", "a cached block can be hit, in use or free")):
             queue = free_queue(kv)
             for max_length in around_edges(block_size, 6):
                 got = ids_of(group.find_longest_cache_hit(hashes, max_length))
@@ -252,7 +250,7 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(1, FIND, stage="adversary", why="what is behind the first miss cannot matter, so it need not be looked at")
+@points(1, FIND, stage="adversary", why="blocks after the first miss are not in the hit, so do not look them up")
 def test_a_miss_ends_the_search(lab: LabUnderTest) -> None:
     """A prompt of 1,000 blocks, of which 3 are cached: how many hashes are looked up?"""
     kv = make_kv(lab, FIND, num_blocks=12)
@@ -289,9 +287,9 @@ def test_one_token_less_and_one_more(lab: LabUnderTest) -> None:
             lab.expect(f"tokens {what}", num_shared * block_size, got)
 
 
-@points(1, LOOKUP, stage="adversary", why="what it has answered is KV like the prompt's, and can be hit as well")
+@points(1, LOOKUP, stage="adversary", why="the KV of its output tokens is cached too, and can be hit as well")
 def test_a_request_that_comes_back(lab: LabUnderTest) -> None:
-    """A has answered 5 tokens when it has to give its memory back. Later it asks what is left: its own words, too."""
+    """A has 5 output tokens when it is preempted. Its next lookup finds blocks of its prompt and of its output."""
     kv = make_kv(lab, LOOKUP, num_blocks=12)
     request = hold(kv, PROMPT[:8], "A")
     say(kv, request, OTHERS[:5])
@@ -334,9 +332,9 @@ def test_taking_out_what_is_not_there(lab: LabUnderTest) -> None:
         lab.expect(f"keys in the index after pop({told})", 2, len(index))
 
 
-@points(1, EVICT, stage="adversary", why="the one whose memory goes loses its hash; its twin has the KV still")
+@points(1, EVICT, stage="adversary", why="the block that is reused loses its hash; its twin has the same KV")
 def test_one_of_two_twins_is_evicted(lab: LabUnderTest) -> None:
-    """8 and 9 carry one hash. One is reused, the other answers: whichever of the two it was."""
+    """8 and 9 have the same hash. When either of them is reused, a lookup finds the other."""
     for order, gone, tail in (("AB", 8, 9), ("BA", 9, 8)):
         kv = make_kv(lab, EVICT, num_blocks=10)
         hold(kv, PROMPT, "A")
@@ -367,7 +365,9 @@ def test_in_use_or_free_or_not_cached(lab: LabUnderTest) -> None:
     lab.expect("cached blocks", [1, 4], cached_blocks(kv))
 
 
-@points(1, FREE, stage="adversary", why="the last holder frees a block: uncached ones in front, the others behind")
+@points(
+    1, FREE, stage="adversary", why="a block is freed with its last request: uncached to the front, cached to the back"
+)
 def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
     """Three sharers, ids out of order, two blocks that were evicted. Predict the whole queue on paper."""
     kv = make_kv(lab, FREE, num_blocks=13)
@@ -382,9 +382,9 @@ def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
     lab.expect("free queue, C, B and A gone in this order", [6, 10, 9, 12, 7, 5, 3, 1, 11, 8, 4, 2], free_queue(kv))
 
 
-@points(1, FREE, stage="adversary", why="what was used last goes last, whenever it was cached: recency, not age")
+@points(1, FREE, stage="adversary", why="the block that was used last is evicted last: recency, not age")
 def test_a_hit_makes_a_block_young_again(lab: LabUnderTest) -> None:
-    """One prompt is asked again and again; in between come prompts that are never repeated. Which is forgotten?"""
+    """One prompt is asked again and again; in between, prompts that are never repeated. Which one is evicted?"""
     kv = make_kv(lab, FREE, num_blocks=9)
     got = []
     for number in range(6):

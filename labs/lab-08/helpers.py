@@ -18,13 +18,13 @@ ADD, APPEND = "BlockTable.add_row", "BlockTable.append_row"
 SLOTS, WRITE, GATHER = "compute_slot_mapping", "reshape_and_cache", "gather_kv"
 
 EMPTY = 10_000.0
-"""Stands in every slot that has not been written."""
+"""The value of each slot that has not been written."""
 STALE = 5
-"""Stands behind a request's last block in its row: some other request's block."""
+"""The id after a request's last block in its row: another request's block."""
 
 
 def make_table(lab: LabUnderTest, learners: str, num_rows: int, width: int) -> Any:
-    """Return a table of which the method `learners` is the learner's, and the other one is not."""
+    """Return a table with the learner's method `learners`. The other method is ours."""
 
     class BlockTable(lab.BlockTable):  # type: ignore[misc, name-defined]  # the learner's
         if learners == ADD:
@@ -89,14 +89,14 @@ def longs(torch: Any, values: list[Any]) -> Any:
 def slots(
     lab: LabUnderTest, torch: Any, lens: list[int], positions: list[int], tables: list[list[int]], block_size: int
 ) -> list[int]:
-    """Call compute_slot_mapping and return the slots. What is behind a request's last block is another one's block."""
+    """Call compute_slot_mapping and return the slots. Each row has a stale id after the request's last block."""
     starts = [sum(lens[:n]) for n in range(len(lens) + 1)]
     width = max(map(len, tables)) + 1
     table = ints(torch, [row + [STALE] * (width - len(row)) for row in tables])
     given = (ints(torch, starts), longs(torch, positions), table)
     before = [tensor.tolist() for tensor in given]
     got = lab.compute_slot_mapping(*given, block_size)
-    lab.expect("what it was given, afterwards", before, [tensor.tolist() for tensor in given], why="it only answers")
+    lab.expect("what it was given, afterwards", before, [tensor.tolist() for tensor in given], why="no input changes")
     found: list[int] = as_list(lab, torch, "what compute_slot_mapping returned", got, [len(positions)])
     return found
 
@@ -115,9 +115,9 @@ def gather(lab: LabUnderTest, torch: Any, cache: Any, row: list[int], num_tokens
 
 
 def as_list(lab: LabUnderTest, torch: Any, what: str, got: Any, shape: list[int]) -> Any:
-    """Return the tensor as plain lists; fail if it is none, or of another shape."""
+    """Return the tensor as plain lists. Fail if it is not a tensor or has another shape."""
     if not isinstance(got, torch.Tensor):
-        lab.fail(what, f"a tensor of shape {shape}", got, why="what comes next computes with it, and wants a tensor")
+        lab.fail(what, f"a tensor of shape {shape}", got, why="the engine computes with the result and needs a tensor")
     lab.expect(f"shape of {what}", shape, list(got.shape))
     return got.tolist()
 
@@ -151,7 +151,7 @@ def vectors(torch: Any, names: list[str], plane: str) -> Any:
 
 
 def numbers_of(name: str, plane: str) -> list[float]:
-    """Return the four numbers of a token's key or value; of both heads, so that exchanged heads show."""
+    """Return the four numbers of a token's key or value, two per head, so that exchanged heads differ."""
     first = 1 + 100 * (ord(name[0]) - ord("A")) + int(name[1:])
     sign = 1 if plane == "k" else -1
     return [sign * (first + part / 8) for part in range(4)]
@@ -181,7 +181,7 @@ def drawn_block(names: list[str]) -> str:
 
 
 def live_at_random(lab: LabUnderTest, torch: Any, about: str) -> None:
-    """Play forty random lives with the learner's function; the shortest part of one that goes wrong is the failure."""
+    """Play forty random lives with the learner's function. A failure shows the shortest part that still fails."""
     for seed in seeds(40):
         life = random_life(random.Random(seed))
         check_life(
@@ -207,7 +207,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Leave:
-    """A request is over; nothing happens if it is not there."""
+    """A request ends. An unknown name is ignored."""
 
     name: str
 

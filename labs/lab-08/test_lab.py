@@ -40,14 +40,14 @@ from .helpers import (
     write,
 )
 
-TOO_LATE = "refuse before anything is written; PyTorch's own complaint comes too late and names no row"
+TOO_LATE = "raise ConfigError before anything changes; PyTorch's own error comes too late and does not name the row"
 MODEL = "NaiveCache, in helpers.py, keeps a list of slots per request"
 
 
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, APPEND, why="new blocks stand behind those that the row has; the others' rows are the others'")
+@points(2, APPEND, why="new blocks go after the row's last block; the rows of other requests do not change")
 def test_1_new_blocks_stand_behind_those_of_the_row(lab: LabUnderTest, torch: Any) -> None:
     """A has two blocks, then a third, then none at all, then two more. B, in the next row, gets one."""
     table = make_table(lab, APPEND, 2, 6)
@@ -62,7 +62,7 @@ def test_1_new_blocks_stand_behind_those_of_the_row(lab: LabUnderTest, torch: An
     lab.expect("the rows, when A has got 8 1 as well", [[7, 3, 9, 8, 1], [4]], rows(table))
 
 
-@points(2, ADD, why="a row belongs to one request at a time, and what it has at first are these blocks")
+@points(2, ADD, why="a row belongs to one request at a time; at first it contains exactly these blocks")
 def test_2_a_new_request_fills_its_row(lab: LabUnderTest, torch: Any) -> None:
     """A comes with three blocks, B with one, C with none."""
     table = make_table(lab, ADD, 3, 6)
@@ -72,9 +72,9 @@ def test_2_a_new_request_fills_its_row(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("the rows of A, B and C", [[7, 3, 9], [4], []], rows(table))
 
 
-@points(2, ADD, why="the count says which entries mean something: the old ones may stand there, but count no more")
+@points(2, ADD, why="only the entries within the count are valid; old ids may stay in the tensor after them")
 def test_3_a_row_is_taken_over_from_its_beginning(lab: LabUnderTest, torch: Any) -> None:
-    """A had three blocks in row 0, and is gone. C takes the row over with one, and grows."""
+    """A had three blocks in row 0 and has finished. C gets row 0 with one block, then a second block."""
     table = make_table(lab, ADD, 2, 6)
     fill(table, torch, 0, [7, 3, 9])
     fill(table, torch, 1, [4])
@@ -86,7 +86,7 @@ def test_3_a_row_is_taken_over_from_its_beginning(lab: LabUnderTest, torch: Any)
 
 @points(2, SLOTS, why="which entry of the row: position // 4; which place in that block: position % 4")
 def test_4_a_slot_is_block_times_block_size_plus_place(lab: LabUnderTest, torch: Any) -> None:
-    """A's first ten tokens, blocks of 4, and its row is 7 3 9. Block 7 has the slots 28 to 31. And the others?"""
+    """A's first ten tokens, blocks of 4, and its row is 7 3 9. Block 7 has slots 28 to 31. And blocks 3 and 9?"""
     got = slots(lab, torch, [10], list(range(10)), [[7, 3, 9]], 4)
     want = [28, 29, 30, 31, 12, 13, 14, 15, 36, 37]
     lab.expect("slots of A's tokens 0 to 9, row 7 3 9", want, got, why="slot = block id * 4 + position % 4")
@@ -111,13 +111,13 @@ def test_6_a_later_chunk_goes_on_at_its_position(lab: LabUnderTest, torch: Any) 
 
 @points(3, SLOTS, why="token i is written at position i, in the step that has it as its input")
 def test_7_token_i_is_written_at_slot_i_of_its_request(lab: LabUnderTest, torch: Any) -> None:
-    """A's answer, word by word: each step computes the token that was sampled last. The engine gives the blocks.
+    """A decodes: each step computes the token that was sampled last. The engine allocates the blocks.
 
     step       known   computes   position   row (from the engine)
     prefill    6       A0 to A5   0 to 5     6 4
     decode     7       A6         6          6 4
     decode     8       A7         7          6 4
-    decode     9       A8         8          6 4 2      <- the block comes in this step
+    decode     9       A8         8          6 4 2      <- block 2 is allocated in this step
     """
     kv = lab.make_kv(num_blocks=8, block_size=4)
     queue = kv.block_pool.free_block_queue
@@ -145,7 +145,7 @@ def test_8_keys_and_values_are_written_to_their_slots(lab: LabUnderTest, torch: 
     lab.expect("values in the cache, block by block", want, drawn(v_cache, "v"))
 
 
-@points(3, WRITE, why="-1 is no slot; but as an index it is the last one, and the last one is B's")
+@points(3, WRITE, why="-1 is not a slot, but as a Python index it means the last slot, and B uses that one")
 def test_9_padding_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     """A step of three tokens, padded to five. In the last slot of the cache is a token of B's."""
     k_cache, v_cache = make_caches(torch, 4, 4)
@@ -156,9 +156,9 @@ def test_9_padding_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in the cache, block by block (P0 and P1 are padding)", want, drawn(v_cache, "v"))
 
 
-@points(3, WRITE, why="the caches are written in place: a copy made by reshaping is seen by no other")
+@points(3, WRITE, why="write to the caches in place: a copy made by reshape is invisible to other code")
 def test_10_keys_and_values_share_one_memory(lab: LabUnderTest, torch: Any) -> None:
-    """As in the engine: block after block in one tensor, each with its keys, then its values. In either layout."""
+    """As in the engine, one tensor contains each block's keys and then its values. Both layouts are tested."""
     for heads_first in (False, True):
         k_cache, v_cache = make_planes(torch, 3, 4, heads_first=heads_first)
         write(lab, torch, ["A0", "A1", "A2"], [4, 5, 11], k_cache, v_cache)
@@ -179,7 +179,7 @@ def test_11_a_request_is_read_back(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("A's values, row 3 1", want, gather(lab, torch, v_cache, [3, 1], 8, "v"))
 
 
-@points(2, GATHER, why="the last block is seldom full, and what is behind a request's last token is not the request's")
+@points(2, GATHER, why="the last block is rarely full, and the slots after the last token hold no KV of the request")
 def test_12_only_the_tokens_of_the_last_block_are_read(lab: LabUnderTest, torch: Any) -> None:
     """A has 5, 6, 7 or 8 tokens in the same two blocks."""
     for num_tokens in (5, 6, 7, 8):
@@ -190,7 +190,7 @@ def test_12_only_the_tokens_of_the_last_block_are_read(lab: LabUnderTest, torch:
         lab.expect(f"A's keys, row 3 1, {num_tokens} tokens", names, got)
 
 
-@points(2, SLOTS, why="B's own tokens begin behind what it shares: what two read, neither writes")
+@points(2, SLOTS, why="B's own tokens come after the shared block, so B writes only to its own block")
 def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     """B begins like A and shares its first block, 7. Its step computes tokens 4 to 6 only. Does A still read A?"""
     k_cache, v_cache = make_caches(torch, 8, 4)
@@ -204,7 +204,7 @@ def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, APPEND, stage="adversary", why="what cannot work is refused before anything is written")
+@points(1, APPEND, stage="adversary", why="blocks that do not fit raise an error before anything is written")
 def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> None:
     """The row is 4 wide and has three. One more fits, two do not. Five fit into no row at all."""
     empty = make_table(lab, APPEND, 2, 4)
@@ -224,7 +224,7 @@ def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> No
         lab.expect("the row, when it has got 5", [7, 3, 9, 5], rows(table)[row])
 
 
-@points(1, ADD, stage="adversary", why="a request that is not let in must not cost the one that is there its blocks")
+@points(1, ADD, stage="adversary", why="a rejected request must not remove the blocks of the request that has the row")
 def test_a_request_that_is_too_long_for_its_row(lab: LabUnderTest, torch: Any) -> None:
     """Five blocks for a row that is 4 wide: refused, and the row's request keeps it. Four blocks fit."""
     table = make_table(lab, ADD, 2, 4)
@@ -232,7 +232,7 @@ def test_a_request_that_is_too_long_for_its_row(lab: LabUnderTest, torch: Any) -
     five = partial(table.add_row, [1, 2, 4, 5, 6], 0)
     refuses(lab, "add_row of five blocks to a row that is 4 wide", ConfigError, five, TOO_LATE)
     lab.expect("the row after the refusal", [7, 3, 9], rows(table)[0])
-    why = "only the new blocks must fit: four columns hold four, and what the row had before counts no more"
+    why = "only the new blocks must fit: four columns hold four, and add_row replaces the row's old blocks"
     accepts(lab, "add_row of four blocks to a row that is 4 wide", partial(table.add_row, [1, 2, 4, 5], 0), why)
     lab.expect("the row after four blocks", [1, 2, 4, 5], rows(table)[0])
 
@@ -271,21 +271,21 @@ def test_a_request_without_tokens_in_this_step(lab: LabUnderTest, torch: Any) ->
     lab.expect("slots of B's tokens 0 and 1 (row 7), A having none (row 6)", [28, 29], got)
 
 
-@points(4, SLOTS, stage="adversary", why="ids are kept in 32 bits; slots times elements would not fit into these")
+@points(4, SLOTS, stage="adversary", why="block ids are 32-bit; slots, and slots times elements, need 64 bits")
 def test_a_large_cache(lab: LabUnderTest, torch: Any) -> None:
     """A block whose slots need more than 32 bits. The table has room for its id, and the slot must not wrap around."""
     mapping = lab.compute_slot_mapping(ints(torch, [0, 1]), longs(torch, [0]), ints(torch, [[1]]), 16)
     as_list(lab, torch, "what compute_slot_mapping returned", mapping, [1])
-    lab.expect("dtype of the slots", "torch.int64", str(mapping.dtype), why="it is multiplied, and then needs the bits")
+    lab.expect("dtype of the slots", "torch.int64", str(mapping.dtype), why="slot times row size needs 64 bits")
     got = slots(lab, torch, [2], [14, 15], [[200_000_000]], 16)
     lab.expect("slots of tokens 14 and 15 in block 200,000,000, blocks of 16", [3_200_000_014, 3_200_000_015], got)
 
 
 @points(
-    1, WRITE, stage="adversary", why="each token goes with its own slot; padding may stand anywhere, and 0 is a slot"
+    1, WRITE, stage="adversary", why="each token goes to its own slot; padding may be anywhere; slot 0 is a valid slot"
 )
 def test_padding_in_between(lab: LabUnderTest, torch: Any) -> None:
-    """Padding in front and in the middle, a token for slot 0; then a step of padding alone, then one of nothing."""
+    """Padding at the start and in the middle, a token for slot 0. Then a step of only padding, then an empty step."""
     k_cache, v_cache = make_caches(torch, 3, 4)
     names = ["P0", "A0", "P1", "A1", "A2"]
     write(lab, torch, names, [-1, 0, -1, 9, 2], k_cache, v_cache)
@@ -301,7 +301,7 @@ def test_padding_in_between(lab: LabUnderTest, torch: Any) -> None:
     1,
     WRITE,
     stage="adversary",
-    why="a block comes back from another request: what is written replaces, nothing else changes",
+    why="another request used this block: a write replaces old KV, and all other slots are unchanged",
 )
 def test_a_slot_is_used_again(lab: LabUnderTest, torch: Any) -> None:
     """C has got A's old block, and writes two tokens over A's; the other two it will write later."""
@@ -313,7 +313,7 @@ def test_a_slot_is_used_again(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in the cache, block by block", want, drawn(v_cache, "v"))
 
 
-@points(1, WRITE, stage="adversary", why="the cache decides how many bits a number has")
+@points(1, WRITE, stage="adversary", why="a written value is converted to the cache's dtype")
 def test_a_cache_of_fewer_bits(lab: LabUnderTest, torch: Any) -> None:
     """Keys of 32 bits, a cache of 16."""
     k_cache, v_cache = (cache.to(torch.float16) for cache in make_caches(torch, 2, 4))
@@ -322,9 +322,9 @@ def test_a_cache_of_fewer_bits(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in a cache of float16", ["-", "- - A0 A1"], drawn(v_cache, "v"))
 
 
-@points(1, GATHER, stage="adversary", why="behind the last block the row holds what the last owner left")
+@points(1, GATHER, stage="adversary", why="after the last block the row contains stale ids of an earlier request")
 def test_what_is_behind_the_last_block_is_not_looked_at(lab: LabUnderTest, torch: Any) -> None:
-    """A has 4 tokens in block 3. Behind it stand ids that this cache does not have. Then a request without tokens."""
+    """A's tokens are in block 3. The ids after it do not exist in this cache. Then a request without tokens."""
     k_cache, v_cache = make_caches(torch, 5, 4)
     put(torch, k_cache, v_cache, {12 + n: f"A{n}" for n in range(4)})
     for num_tokens, stale in ((3, 90), (4, 100)):

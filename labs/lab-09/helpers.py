@@ -29,7 +29,7 @@ class Request:
 
 
 def attend_scores(scores: Vector, values: Sequence[Vector], size: int = 0) -> tuple[Vector, float]:
-    """Return what is right: result and log-sum-exp of one query and one head. Floats of 64 bits, all keys at once."""
+    """Return the expected result and log-sum-exp of one query and one head, in float64, over all keys at once."""
     if not scores:
         return [0.0] * size, -INFINITY
     largest = max(scores)
@@ -40,13 +40,13 @@ def attend_scores(scores: Vector, values: Sequence[Vector], size: int = 0) -> tu
 
 
 def attend(q: Vector, keys: list[Vector], values: list[Vector], scale: float) -> tuple[Vector, float]:
-    """Return what is right, given the query and the keys of its head."""
+    """Return the expected result and log-sum-exp of a query, given the keys and values of its head."""
     scores = [scale * sum(a * b for a, b in zip(q, key, strict=True)) for key in keys]
     return attend_scores(scores, values, size=len(q))
 
 
 def merged(first: tuple[Vector, float], second: tuple[Vector, float]) -> tuple[Vector, float]:
-    """Return what is right for two parts, both with keys: a softmax over their log-sum-exps."""
+    """Return the expected merge of two parts that both have keys: a softmax over their log-sum-exps."""
     return attend_scores([first[1], second[1]], [first[0], second[0]])
 
 
@@ -172,14 +172,14 @@ def refuse_nan(
     heads: list[Vector],
     with_instead: Callable[[float], list[Vector]] | None = None,
 ) -> None:
-    """Fail if there is NaN in a result for a query that sees tokens, all of which are numbers.
+    """Fail if a result has NaN although all keys and values that the query sees are finite.
 
     `with_instead`: the result if the caches held that number where they hold NaN. It tells what was done with the NaN.
     """
     for head, numbers in enumerate(heads):
         if not any(map(math.isnan, numbers)):
             continue
-        why = "was a block read that is not the request's? It holds NaN. Or was infinity subtracted from infinity?"
+        why = "did the code read a block outside the request's row? It holds NaN. Or subtract infinity from infinity?"
         seven = with_instead(7.0)[head] if with_instead else None
         if with_instead and seven == with_instead(5.0)[head]:
             why = "a masked position still takes part: its weight is 0, and 0 times NaN is NaN"

@@ -5,10 +5,10 @@ number, so the tokens 1 2 3 4 have the weights 1/10 2/10 3/10 4/10. And its valu
 elsewhere, so that the result of a query *is* the list of weights that it gave.
 
 Slots of a block that no token has filled hold 1e4: finite, and far too large to be overlooked. Blocks that no
-request has hold NaN. What is right is computed by `attend` in helpers.py: one query, one head, plain Python.
+request has hold NaN. The expected values come from `attend` in helpers.py: one query, one head, plain Python.
 
 Numbers must agree to 1e-5. A float of 32 bits is good for 6e-8, results are means of numbers below 4, and there are at
-most a few dozen terms in a sum: right code is off by 1e-6 at worst, and the mildest of the wrong ones by 1e-3.
+most a few dozen terms in a sum: correct code is off by at most 1e-6, the closest wrong one by 1e-3.
 """
 
 import math
@@ -61,7 +61,7 @@ def test_1_one_tile_gives_maximum_sum_and_result(lab: LabUnderTest, torch: Any) 
     expect_state(lab, "after the tokens 1 2 3 4", [math.log(4)], [2.5], [[0.25, 0.5, 0.75, 1.0]], state)
 
 
-@points(3, UPDATE, why="what was summed up against the old maximum must be made smaller, or it counts too much")
+@points(3, UPDATE, why="sums against the old maximum must be scaled down, or their keys get too much weight")
 def test_2_a_larger_score_later_rescales_what_was_summed(lab: LabUnderTest, torch: Any) -> None:
     """The same four, two by two: the second tile has the larger scores. Then the other way round."""
     state = begin(torch, 1, 4)
@@ -74,7 +74,7 @@ def test_2_a_larger_score_later_rescales_what_was_summed(lab: LabUnderTest, torc
     expect_state(lab, "after 4 3, then 2 1", [math.log(4)], [2.5], [[1.0, 0.75, 0.5, 0.25]], state)
 
 
-@points(2, UPDATE, why="how the keys are cut into tiles is the memory's business alone")
+@points(2, UPDATE, why="the result does not depend on how the keys are cut into tiles")
 def test_3_any_tiles_give_the_same(lab: LabUnderTest, torch: Any) -> None:
     """Seven tokens, with the largest score in the middle, in tiles of 1, 2, 3 and 7."""
     tokens = (2, 5, 1, 9, 4, 3, 6)
@@ -87,7 +87,7 @@ def test_3_any_tiles_give_the_same(lab: LabUnderTest, torch: Any) -> None:
         expect_state(lab, f"after 2 5 1 9 4 3 6, tiles of {size}", [math.log(9)], [30 / 9], [want], state)
 
 
-@points(2, UPDATE, why="e^100 is more than 32 bits can hold, and e^-110 less: only differences may be in a power")
+@points(2, UPDATE, why="e^100 overflows float32 and e^-110 underflows: exponentiate only differences of scores")
 def test_4_scores_far_from_zero_stay_finite(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 2 3 4 again, all scores 100 higher, then 110 lower, then 300 lower at first and 300 higher later."""
     for shifts in ((100, 100), (-110, -110), (-300, 300), (300, -300)):
@@ -111,7 +111,7 @@ def test_5_a_tile_without_keys_changes_nothing(lab: LabUnderTest, torch: Any) ->
     expect_state(lab, "after 1, a hidden one, and 3", [math.log(3)], [4 / 3], [[1 / 3, 0.0, 1.0, 0.0]], state)
 
 
-@points(3, ATTEND, why="a query's result is the mean of the values of its own tokens, in whatever blocks they lie")
+@points(3, ATTEND, why="a query's result is the weighted mean of its request's values, in whatever blocks")
 def test_6_weights_of_six_tokens_in_two_blocks(lab: LabUnderTest, torch: Any) -> None:
     """One request, one head, the tokens 1 to 6 in blocks 3 and 1 of 4. The weights are 1/21 to 6/21."""
     requests = [Request([3, 1], numbered(range(1, 7), size=6))]
@@ -121,9 +121,9 @@ def test_6_weights_of_six_tokens_in_two_blocks(lab: LabUnderTest, torch: Any) ->
     expect_numbers(lab, "log-sum-exp: log(1 + 2 + ... + 6)", [math.log(21)], [lse[0][0]])
 
 
-@points(3, ATTEND, why="the length says where a request ends; what is behind it in the block is not a token")
+@points(3, ATTEND, why="the length gives the end of a request; slots after it in the block hold no token")
 def test_7_slots_behind_the_last_token_have_no_weight(lab: LabUnderTest, torch: Any) -> None:
-    """One to eight tokens in two blocks of 4: nothing behind the last one has any weight."""
+    """One to eight tokens in two blocks of 4: slots after the last token have no weight."""
     for length in (1, 3, 4, 5, 7, 8):
         requests = [Request([3, 1], numbered(range(1, length + 1), size=8))]
         out, _ = attention(lab, torch, [[query(8)]], requests, 4)
@@ -152,9 +152,9 @@ def test_9_scores_are_multiplied_by_the_scale_once(lab: LabUnderTest, torch: Any
     expect_numbers(lab, "log-sum-exp: log(1 + 2 + 3 + 4)", [math.log(10)], [lse[0][0]])
 
 
-@points(2, ATTEND, why="neighbours share a head of keys: 0 0 1 1, and not 0 1 0 1")
+@points(2, ATTEND, why="neighbouring query heads share a KV head: 0 0 1 1, not 0 1 0 1")
 def test_10_neighbouring_query_heads_share_a_head_of_keys(lab: LabUnderTest, torch: Any) -> None:
-    """Four heads of queries; four, two or one of keys. The values of head n say n, and so does the result."""
+    """Four query heads; four, two or one KV heads. KV head n's first value is n, so the result is the head read."""
     for num_kv_heads, want in ((4, [0, 1, 2, 3]), (2, [0, 0, 1, 1]), (1, [0, 0, 0, 0])):
         tokens = [
             ([[0.5, float(n)] for _ in range(num_kv_heads)], [[float(h), 7.0] for h in range(num_kv_heads)])
@@ -165,7 +165,7 @@ def test_10_neighbouring_query_heads_share_a_head_of_keys(lab: LabUnderTest, tor
         expect_numbers(lab, what, [float(h) for h in want], [numbers[0] for numbers in out[0]])
 
 
-@points(2, MERGE, why="a part counts as much as its keys weigh together: 3 and 7 of 10")
+@points(2, MERGE, why="a part's weight is the sum of its keys' weights: 3/10 and 7/10")
 def test_11_two_parts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 2 in one part, 3 4 in the other: together they are 1/10 2/10 3/10 4/10 again."""
     first, second = ([1 / 3, 2 / 3, 0.0, 0.0], math.log(3)), ([0.0, 0.0, 3 / 7, 4 / 7], math.log(7))
@@ -175,7 +175,7 @@ def test_11_two_parts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
         expect_numbers(lab, f"log-sum-exp, merged from {what}: log 10", [math.log(10)], [lse])
 
 
-@points(2, MERGE, why="a part with one key counts little, and it does not matter who was merged first")
+@points(2, MERGE, why="a part's weight comes from its log-sum-exp, and the order of merging does not matter")
 def test_12_parts_may_be_merged_in_any_order(lab: LabUnderTest, torch: Any) -> None:
     """Nine tokens in parts of one, three and five, merged from the left, and from the right."""
     parts = []
@@ -188,9 +188,9 @@ def test_12_parts_may_be_merged_in_any_order(lab: LabUnderTest, torch: Any) -> N
     expect_numbers(lab, "weights of the tokens 1 to 9, merged from the right", want, right[0])
 
 
-@points(2, MERGE, why="a part without keys weighs nothing, and what it holds is nothing: 0 times NaN is NaN")
+@points(2, MERGE, why="a part without keys has weight 0; ignore its values, since 0 times NaN is NaN")
 def test_13_a_part_without_keys_has_no_weight(lab: LabUnderTest, torch: Any) -> None:
-    """One part has seen no key: whatever its result holds, the other one is the result. Two such parts are nothing."""
+    """One part has seen no key: the result is the other part. Two such parts give zeros and minus infinity."""
     seen = ([0.25, 0.75], math.log(4))
     for holds in (0.0, 1e4, math.nan):
         empty = ([holds, holds], -INFINITY)
@@ -207,7 +207,7 @@ def test_13_a_part_without_keys_has_no_weight(lab: LabUnderTest, torch: Any) -> 
     3,
     PREFILL,
     after="test_8_each_request_reads_its_own_row",
-    why="a token sees all tokens up to itself, cached or new, and none behind it",
+    why="a token sees all tokens up to itself, cached or new, and none after it",
 )
 def test_14_new_tokens_see_the_cached_prefix(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 to 6, of which the last two are new: the first of these sees five, the second six."""
@@ -224,10 +224,10 @@ def test_14_new_tokens_see_the_cached_prefix(lab: LabUnderTest, torch: Any) -> N
     2,
     PREFILL,
     after="test_8_each_request_reads_its_own_row",
-    why="tomorrow's words cannot change today's: else chunks, and caching itself, would be wrong",
+    why="a later token cannot change an earlier result: chunked prefill and caching depend on it",
 )
 def test_15_the_future_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
-    """A prompt of five tokens, none cached. The last one becomes another: only its own result may change."""
+    """A prompt of five tokens, none cached. The last one is replaced: only its own result may change."""
     rng = random.Random(15)
     before = Request([3, 1], some_tokens(rng, 5, 2, 3))
     after = Request([3, 1], [*before.tokens[:4], *some_tokens(rng, 1, 2, 3)])
@@ -261,9 +261,9 @@ def test_heads_apart(lab: LabUnderTest, torch: Any) -> None:
         expect_result(lab, f"head {head} of three, after two tiles", want, lse, of_head)
 
 
-@points(2, ATTEND, stage="adversary", why="the right shape proves nothing: attention over the wrong heads has it, too")
+@points(2, ATTEND, stage="adversary", why="attention over the wrong heads has the right shape too; compare the numbers")
 def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
-    """Random numbers, three requests; 1, 2 and 8 queries a key's head; blocks of 1, 3, 4 and 16; ids out of order."""
+    """Random numbers, three requests; 1, 2, 8 query heads per KV head; blocks of 1, 3, 4 and 16; ids out of order."""
     rng = random.Random(9)
     for block_size in (1, 3, 4, 16):
         for num_heads, num_kv_heads in ((2, 2), (4, 2), (8, 1), (4, 4)):
@@ -276,7 +276,7 @@ def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
             expect_attention(lab, what, queries, batch, 0.5, out, lse)
 
 
-@points(3, ATTEND, stage="adversary", why="a batch may be filled up with requests that are none")
+@points(3, ATTEND, stage="adversary", why="a batch may be padded with requests of length 0")
 def test_a_request_without_tokens(lab: LabUnderTest, torch: Any) -> None:
     """The second of three requests has length 0."""
     some = numbered((1, 2, 3), size=3)
@@ -288,7 +288,7 @@ def test_a_request_without_tokens(lab: LabUnderTest, torch: Any) -> None:
         expect_numbers(lab, f"weights in request {index}", [1 / 6, 2 / 6, 3 / 6], out[index][0])
 
 
-@points(3, ATTEND, stage="adversary", why="trained models do have such scores, and 32 bits end at e^88")
+@points(3, ATTEND, stage="adversary", why="trained models have such scores, and float32 overflows above e^88")
 def test_scores_of_a_hundred_in_the_cache(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 to 6 with scores 100 higher, and 110 lower; the largest in the first block or in the last."""
     for shift in (100.0, -110.0):
@@ -300,11 +300,11 @@ def test_scores_of_a_hundred_in_the_cache(lab: LabUnderTest, torch: Any) -> None
             expect_numbers(lab, f"log-sum-exp of the {what}", [math.log(21) + shift], [lse[0][0]])
     low = [([[-20_000.0, *key[0][1:]]], value) for key, value in numbered([1] * 6, size=6)]
     out, _ = attention(lab, torch, [[query(6)]], [Request([3, 1], low)], 4)
-    why = "no finite number is low enough for a place that is not to be seen: another token may score lower"
+    why = "mask with minus infinity, not with a large negative number: a real token may score lower"
     expect_numbers(lab, "weights of six tokens that all score -20,000", [1 / 6] * 6, out[0][0], why)
 
 
-@points(1, MERGE, stage="adversary", why="only differences of log-sum-exps may be in a power")
+@points(1, MERGE, stage="adversary", why="exponentiate only differences of log-sum-exps")
 def test_parts_that_weigh_a_lot(lab: LabUnderTest, torch: Any) -> None:
     """The parts 1 2 and 3 4 with log-sum-exps 300 higher, and 300 lower; and two that are 200 apart."""
     for shift in (300.0, -300.0):
@@ -317,9 +317,9 @@ def test_parts_that_weigh_a_lot(lab: LabUnderTest, torch: Any) -> None:
     expect_numbers(lab, "log-sum-exp of two parts that are 200 apart", [100.0], [lse])
 
 
-@points(1, MERGE, stage="adversary", why="each token and head has its own shares, for all numbers of the head alike")
+@points(1, MERGE, stage="adversary", why="each token and head has its own two weights, one per part")
 def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) -> None:
-    """Two tokens, two heads, two numbers per head: so a share that lands on the wrong axis fits, too."""
+    """Two tokens, two heads, two numbers per head: a weight on the wrong axis has the right shape, too."""
     rng = random.Random(4)
     parts = [
         [[attend_scores(some_vectors(rng, 1, 3)[0], some_vectors(rng, 3, 2)) for _ in range(2)] for _ in range(2)]
@@ -328,7 +328,7 @@ def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) 
     tensors = [torch.tensor([[cell[i] for cell in row] for row in part]) for part in parts for i in (0, 1)]
     given = [tensor.tolist() for tensor in tensors]
     out, lse = pair(lab, torch, "merge_attn_states", lab.merge_attn_states(*tensors), [2, 2, 2])
-    lab.expect("what it was given, afterwards", given, [tensor.tolist() for tensor in tensors], why="it only answers")
+    lab.expect("what it was given, afterwards", given, [tensor.tolist() for tensor in tensors], why="no input changes")
     for token in range(2):
         for head in range(2):
             want, want_lse = merged(parts[0][token][head], parts[1][token][head])
@@ -341,7 +341,7 @@ def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) 
     PREFILL,
     stage="adversary",
     after="test_8_each_request_reads_its_own_row",
-    why="a prompt in pieces is the same prompt",
+    why="a prompt in chunks gives the same results as in one go",
 )
 def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
     """Nine tokens, GQA, blocks of 4, in chunks of 1, 2, 4, 5 and 9; each token sees the same as in one go."""
@@ -362,7 +362,7 @@ def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
 
 @points(1, ATTEND, stage="property", after="test_6_weights_of_six_tokens_in_two_blocks", why=MODEL)
 def test_random_batches_equal_dense_attention(lab: LabUnderTest, torch: Any) -> None:
-    """Forty random batches, each compared with plain Python; of one that differs, the shortest part that still does."""
+    """Forty random batches, each compared with plain Python. A failure shows the shortest part that still differs."""
     for seed in seeds(40):
         rng = random.Random(seed)
         num_kv_heads, block_size = rng.choice((1, 2)), rng.choice((1, 2, 5))
@@ -397,7 +397,7 @@ ScoredValues = list[tuple[float, Vector]]
 
 
 def check_parts(lab: LabUnderTest, torch: Any, seed: int, parts: list[ScoredValues]) -> None:
-    """Merge the parts one after the other into nothing, and compare with attention over all of their tokens at once."""
+    """Merge the parts one by one into an empty part, and compare with attention over all of their tokens at once."""
     whole: tuple[Vector, float] = ([0.0, 0.0], -INFINITY)
     for part in parts:
         whole = merge(lab, torch, whole, attend_tokens(part))

@@ -1,4 +1,4 @@
-"""What the ladder needs: a kernel run with every lane seen, what came out compared, and the compiler.
+"""Helpers of the ladder: run a kernel and record its lanes, compare the output, run the compiler.
 
 PyTorch comes in as an argument. What was never written holds -777; what must not be read holds 10000.
 """
@@ -25,13 +25,13 @@ def noise(torch: ModuleType, *shape: int) -> Any:
 
 
 def part(torch: ModuleType, *shape: int, around: float = UNTOUCHED) -> Any:
-    """Return a part of a larger tensor: behind each of its rows stand five numbers that are not its own."""
+    """Return a part of a larger tensor: five numbers that are not its own follow each of its rows."""
     whole = torch.full((*shape[:-1], shape[-1] + 5), around)
     return whole[..., : shape[-1]]
 
 
 def start(lab: LabUnderTest, launcher: str, tensors: Mapping[str, Any], *sizes: int) -> KernelMemory:
-    """Run a launcher with every load and store seen, and tell the test's story of them."""
+    """Run a launcher, record every load and store, and add them to the test's story."""
     memory = KernelMemory(**tensors)
     with memory.watch():
         getattr(lab, launcher)(*tensors.values(), *sizes)
@@ -40,13 +40,13 @@ def start(lab: LabUnderTest, launcher: str, tensors: Mapping[str, Any], *sizes: 
 
 
 def drawn(memory: KernelMemory) -> list[str]:
-    """Return a line of lanes for each load and store, those that are alike once, with their number."""
+    """Return a line of lanes per load and store. Equal lines are merged, with their count."""
     counts = Counter(access.draw() for access in memory.accesses)
     return [line if count == 1 else f"{line}  {count} times" for line, count in counts.items()]
 
 
 def compare(lab: LabUnderTest, memory: KernelMemory, out: Any, want: Any) -> None:
-    """Compare all numbers of the output, 1e-5 of the largest may be lost; draw the lanes if one is wrong."""
+    """Compare all numbers of the output to 1e-5 of the largest. Draw the lanes if one is wrong."""
     far = ((out - want).abs() > 1e-5 * want.abs().max()) | out.isnan()
     if far.any():
         first = far.nonzero()[0].tolist()

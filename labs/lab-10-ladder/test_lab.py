@@ -1,4 +1,4 @@
-"""lab-10, the ladder: five kernels, run by Triton's interpreter, a rung each. Read the tests in order.
+"""lab-10, the ladder: five kernels, run by Triton's interpreter, one per rung. Read the tests in order.
 
 Every load and store is watched: a lane that leaves its tensor stops the kernel. A masked lane of a load without `other`
 holds NaN, since the language promises nothing. Where numbers are wrong, the lanes of the first program are drawn.
@@ -33,16 +33,16 @@ def test_1_two_tiles_are_copied(lab: LabUnderTest, torch: ModuleType) -> None:
     compare(lab, memory, target, source)
 
 
-@points(3, "masked_copy", why="a tile is a power of two, and what is to be copied is not")
+@points(3, "masked_copy", why="the number of lanes is a power of two, the number of elements need not be")
 def test_2_the_last_tile_is_not_full(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Five numbers in a tile of eight, then 21 in three: behind the last one is another's memory."""
+    """Five numbers in a tile of eight, then 21 in three: the memory after the last one belongs to others."""
     for count in (5, 21):
         target, source = torch.full((count,), UNTOUCHED), torch.arange(float(count))
         memory = start(lab, "masked_copy", {"target": target, "source": source}, 8)
         compare(lab, memory, target, source)
 
 
-@points(2, "masked_copy", why="a program copies its own tile; the others' have programs of their own")
+@points(2, "masked_copy", why="a program copies its own tile; other programs copy the other tiles")
 def test_3_each_number_moves_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """21 numbers: 21 are read, 21 are written, in three loads and three stores."""
     target, source = torch.full((21,), UNTOUCHED), torch.arange(21.0)
@@ -51,9 +51,9 @@ def test_3_each_number_moves_once(lab: LabUnderTest, torch: ModuleType) -> None:
     lab.expect("numbers written", 21, memory.lanes_written()["target"])
 
 
-@points(2, "masked_copy", why="the interpreter takes Python for a kernel; a GPU runs what the compiler takes")
+@points(2, "masked_copy", why="the interpreter runs any Python; a GPU runs what the compiler accepts")
 def test_4_the_copy_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
-    """For a GPU of compute capability 9.0, which need not be here."""
+    """Compile for a GPU of compute capability 9.0. No GPU is needed."""
     start(lab, "masked_copy", {"target": torch.zeros(8), "source": torch.zeros(8)}, 8)
     refuse_what_no_compiler_takes(lab, torch, "masked_copy")
 
@@ -68,7 +68,7 @@ def test_5_rows_as_wide_as_the_tile(lab: LabUnderTest, torch: ModuleType) -> Non
     compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
 
 
-@points(2, "row_softmax", why="a lane without a score has no weight: what number has the exponential 0?")
+@points(2, "row_softmax", why="a lane without a score must get weight 0: which score has the exponential 0?")
 def test_6_rows_narrower_than_the_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three rows of five scores, each a part of a longer row."""
     out, scores = part(torch, 3, 5), part(torch, 3, 5, around=STALE)
@@ -92,7 +92,7 @@ def test_7_scores_far_from_zero(lab: LabUnderTest, torch: ModuleType) -> None:
     compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
 
 
-@points(2, "row_softmax", why="the interpreter takes Python for a kernel; a GPU runs what the compiler takes")
+@points(2, "row_softmax", why="the interpreter runs any Python; a GPU runs what the compiler accepts")
 def test_8_the_softmax_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
     """For the same GPU, with rows of 1000."""
     start(lab, "row_softmax", {"out": torch.zeros(1, 2), "scores": torch.zeros(1, 2)})
@@ -102,7 +102,7 @@ def test_8_the_softmax_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
 # Rung 3: a softmax over tiles ---------------------------------------------------------------------------------------
 
 
-@points(3, "online_softmax", why="of a single tile, the answer is the weighted sum by the sum of the weights")
+@points(3, "online_softmax", why="for a single tile, the result is the weighted sum divided by the sum of the weights")
 def test_9_one_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     """Two rows of five scores and values, in one tile of eight."""
     out, (scores, values) = torch.full((2,), UNTOUCHED), noise(torch, 2, 2, 5)
@@ -110,11 +110,9 @@ def test_9_one_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 
 
-@points(
-    2, "online_softmax", why="what was summed is worth less when a larger score comes: both sums, by the same factor"
-)
+@points(2, "online_softmax", why="when a larger score comes, scale both running sums down by the same factor")
 def test_10_scores_rise_from_tile_to_tile(lab: LabUnderTest, torch: ModuleType) -> None:
-    """21 scores in three tiles: rising by 2 a tile; falling by 60, so that only the first counts; near -200, -1e35."""
+    """21 scores in three tiles: up 2 per tile; falling by 60, so that only the first counts; near -200, -1e35."""
     tile = torch.arange(21) // 8
     out, values = torch.full((4,), UNTOUCHED), noise(torch, 4, 21)
     scores = noise(torch, 4, 21) + torch.stack([2.0 * tile, -60.0 * tile, -200.0 + 0 * tile, -1e35 + 0 * tile])
@@ -135,7 +133,7 @@ def test_rows_of_longer_rows(lab: LabUnderTest, torch: ModuleType) -> None:
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 
 
-@points(2, "online_softmax", why="reading a row once is what the running numbers are for")
+@points(2, "online_softmax", why="with the running maximum and sums, each row is read only once")
 def test_11_each_score_is_read_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """One row of 21 scores and values."""
     out, (scores, values) = torch.full((1,), UNTOUCHED), noise(torch, 2, 1, 21)
@@ -160,7 +158,7 @@ def test_13_blocks_in_any_order(lab: LabUnderTest, torch: ModuleType) -> None:
     play_gather(lab, torch, num_tokens=12, block_size=4, head_size=8, gap=1)
 
 
-@points(3, "gather", why="places behind the last token hold none yet, and the row for them is another's")
+@points(3, "gather", why="places after the last token are empty, and out has no row for them")
 def test_14_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) -> None:
     """Nine tokens in blocks of 4: of the last block, one place holds a token."""
     play_gather(lab, torch, num_tokens=9, block_size=4, head_size=8)
@@ -172,7 +170,7 @@ def test_15_odd_blocks_and_heads(lab: LabUnderTest, torch: ModuleType) -> None:
     play_gather(lab, torch, num_tokens=9, block_size=3, head_size=6)
 
 
-@points(2, "gather", why="the interpreter takes Python for a kernel; a GPU runs what the compiler takes")
+@points(2, "gather", why="the interpreter runs any Python; a GPU runs what the compiler accepts")
 def test_16_the_gather_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
     """For the same GPU, with blocks of 16 and heads of 128 in half precision."""
     play_gather(lab, torch, num_tokens=1, block_size=1, head_size=1)
@@ -182,19 +180,19 @@ def test_16_the_gather_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
 # Rung 5: two heads share a load --------------------------------------------------------------------------------------
 
 
-@points(3, "shared_load", why="each head multiplies the same keys by its own query, and answers in its own row")
+@points(3, "shared_load", why="each head multiplies the same keys by its own query, and writes its own row of out")
 def test_17_each_head_has_its_answer(lab: LabUnderTest, torch: ModuleType) -> None:
     """Sixteen keys of eight numbers in two tiles."""
     play_heads(lab, torch, num_tokens=16, head_size=8)
 
 
-@points(3, "shared_load", why="the tile has two sides, and each has an end")
+@points(3, "shared_load", why="mask both sides of the tile: tokens and elements")
 def test_18_both_sides_have_an_end(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Eleven keys of six numbers: the tile's last rows and columns stand for nothing."""
+    """Eleven keys of six numbers: the tile's last rows and columns hold no key."""
     play_heads(lab, torch, num_tokens=11, head_size=6)
 
 
-@points(2, "shared_load", why="what two heads need is fetched once: this is what GQA saves")
+@points(2, "shared_load", why="one load of the keys serves both heads: this is what GQA saves")
 def test_19_each_key_is_read_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """Eleven keys of six numbers are 66 numbers, for one head and for two."""
     query, keys = noise(torch, 2, 6), noise(torch, 11, 6)
@@ -202,7 +200,7 @@ def test_19_each_key_is_read_once(lab: LabUnderTest, torch: ModuleType) -> None:
     count_reads(lab, memory, keys=66)
 
 
-@points(2, "shared_load", why="the interpreter takes Python for a kernel; a GPU runs what the compiler takes")
+@points(2, "shared_load", why="the interpreter runs any Python; a GPU runs what the compiler accepts")
 def test_20_the_shared_load_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
     """For the same GPU, with heads of 128."""
     tensors = {"out": torch.zeros(2, 1), "query": torch.zeros(2, 1), "keys": torch.zeros(1, 1)}

@@ -13,7 +13,7 @@ from .helpers import Batch
 
 
 def compare_random_batches(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Run forty random batches; of the first that fails, the fewest requests that still fail are the failure."""
+    """Run forty random batches. A failure shows the fewest requests of the first failing batch that still fail."""
     for seed in seeds(40):
         rng = random.Random(seed)
         lengths = [rng.choice((0, 1, 2, 3, 4, 5, 7, 8)) for _ in range(rng.choice((1, 1, 2)))]

@@ -11,7 +11,7 @@ from .helpers import Batch, Step
 def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
     """Compile the kernels that both launchers start, for heads of 128 and blocks of 16; fail for this one's.
 
-    A small step or batch goes through the interpreter first: what breaks down there, or is still to do, says so.
+    A small step or batch runs in the interpreter first, so that an error or a todo there is reported first.
     """
     step, batch = Step(torch, [0]), Batch(torch, [1], num_kv_heads=1, group=1)
     if launcher == "reshape_and_cache":

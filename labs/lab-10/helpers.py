@@ -14,11 +14,11 @@ from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.kernels.memory_access import KernelMemory
 
 UNTOUCHED = -777.0
-"""Stands where nothing has been written."""
+"""The value where nothing has been written."""
 STALE = 1e4
-"""Stands behind the last token of a block that is half full."""
+"""The value after the last token of a block that is not full."""
 NOT_A_BLOCK = 1 << 30
-"""Stands in a row of the block table behind the request's last block."""
+"""The id after the request's last block in its row of the block table."""
 SHOWN = 4
 """Numbers of a row that a failure shows."""
 
@@ -198,7 +198,7 @@ class Batch:
             lab.fail(f"{whose}: numbers from {start} on", told(want), told(got), picture=clue(want, got))
 
     def num_changed_around_out(self) -> int:
-        """Return how many numbers of the larger tensor were written that are not the output's."""
+        """Return how many numbers of the larger tensor outside the output were written."""
         return int((self.around_out != UNTOUCHED).sum() - (self.out != UNTOUCHED).sum())
 
     def refuse_stale_reads(self, lab: LabUnderTest, memory: KernelMemory, name: str) -> None:
@@ -217,7 +217,7 @@ class Batch:
                 marks = "".join("X" if (block, place) in stale else "o" for place in range(self.block_size))
                 what, got = f"a load reads places of {name} that hold no token", f"{len(stale)} of them by program"
                 picture = [f"block {block}   {marks}   o a token's place   X a place that holds no token"]
-                lab.fail(what, "0 of them", f"{got} {load.program}", "what is masked off is not paid for", picture)
+                lab.fail(what, "0 of them", f"{got} {load.program}", "a masked lane costs no read: mask these", picture)
 
 
 def others(wrong: Sequence[object]) -> str:
@@ -237,9 +237,9 @@ def clue(want: Any, row: Any) -> list[str]:
     if row.isnan().any():
         return ["nan       from a block that is not the request's, or a masked lane without `other`, or 0 / 0"]
     if (row.abs() > STALE / 100).any() and not (row == UNTOUCHED).all():
-        return ["so large  10000 stands behind the last token of a half-full block"]
+        return ["so large  10000 is the value after the last token of a half-full block"]
     if ((row - want).abs() < 2e-3 * want.abs().amax()).all():
-        return ["so near   right to three digits, and numbers of 16 bits have no more: in sums, weights or products"]
+        return ["so near   right to three digits: were sums, weights or products computed in 16 bits?"]
     return []
 
 

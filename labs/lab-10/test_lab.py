@@ -1,6 +1,6 @@
 """lab-10: two kernels, run by Triton's interpreter. Read the numbered tests in order.
 
-Every load and every store is watched: a lane that leaves the tensors stops the kernel, and its picture is the failure.
+Every load and every store is watched: a lane outside the tensors stops the kernel, and the failure draws it.
 A masked lane of a load without `other` holds NaN here, since the language promises nothing. Caches are poisoned: NaN in
 blocks that no request holds, 10000 behind the last token of a block that is half full. What stands in memory that was
 never written is -777.
@@ -32,7 +32,7 @@ def test_1_each_token_goes_to_its_slot(lab: LabUnderTest, torch: ModuleType) -> 
 
 @points(2, "reshape_and_cache", why="-1 means that a token is padding; 0 is a slot like any other")
 def test_2_padding_is_written_nowhere(lab: LabUnderTest, torch: ModuleType) -> None:
-    """A batch is padded to a size that was prepared for: the slot of such a token is -1."""
+    """A batch is padded to a prepared batch size. Each padding token has slot -1."""
     step = Step(torch, slots=[-1, 5, -1, 0])
     step.run(lab)
     step.check(lab)
@@ -40,7 +40,7 @@ def test_2_padding_is_written_nowhere(lab: LabUnderTest, torch: ModuleType) -> N
 
 @points(3, "reshape_and_cache", why="only the strides know how far it is from one block, token or head to the next")
 def test_3_caches_are_views_of_one_memory(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Keys and values of a block lie side by side, its heads apart, and so do query, key and value of each head."""
+    """Caches, key and value are parts of larger tensors, so no stride follows from a shape."""
     step = Step(torch, slots=[9, 2, 5], views=True)
     step.run(lab)
     step.check(lab)
@@ -49,7 +49,7 @@ def test_3_caches_are_views_of_one_memory(lab: LabUnderTest, torch: ModuleType) 
 # The biography: reading ---------------------------------------------------------------------------------------------
 
 
-@points(1, "paged_attention_decode", why="with one token to look at, all the weight is on it: its value comes out")
+@points(1, "paged_attention_decode", why="a single token has weight 1, so the result is its value")
 def test_4_a_single_token_answers_with_its_value(lab: LabUnderTest, torch: ModuleType) -> None:
     """One request of one token, one head: the softmax of one number is 1."""
     batch = Batch(torch, [1], num_kv_heads=1, group=1)
@@ -59,13 +59,13 @@ def test_4_a_single_token_answers_with_its_value(lab: LabUnderTest, torch: Modul
 
 @points(2, "paged_attention_decode", why="the row of the block table says where the next four tokens are")
 def test_5_blocks_lie_in_any_order(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Two requests, three and two full blocks, ids scrambled: as if the keys were one array."""
+    """Two requests, three and two full blocks, ids scrambled: the result is that of one array of keys."""
     batch = Batch(torch, [12, 8], group=1)
     batch.run(lab)
     batch.check(lab)
 
 
-@points(2, "paged_attention_decode", why="what lies behind the last token has no meaning and must have no weight")
+@points(2, "paged_attention_decode", why="places after the last token hold no KV and must have no weight")
 def test_6_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) -> None:
     """One token less than a block, a block, one more: the places behind the end hold 10000."""
     batch = Batch(torch, [3, 4, 5, 9], num_kv_heads=1, group=1)
@@ -75,7 +75,7 @@ def test_6_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) -> 
 
 @points(3, "paged_attention_decode", why="query heads 0 and 1 read head 0 of the keys, 2 and 3 read head 1")
 def test_7_heads_share_keys(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Groups of 1, 2 and 4 heads: every head has an answer, and it is its own."""
+    """Groups of 1, 2 and 4 query heads: each query head has its own result."""
     for group in (1, 2, 4):
         batch = Batch(torch, [6], group=group)
         batch.run(lab)
@@ -95,17 +95,13 @@ def test_8_scores_far_from_zero(lab: LabUnderTest, torch: ModuleType) -> None:
 # The biography: what a GPU gets --------------------------------------------------------------------------------------
 
 
-@points(
-    3, "reshape_and_cache", why="the interpreter takes Python for a kernel; a GPU runs only what the compiler takes"
-)
+@points(3, "reshape_and_cache", why="the interpreter runs any Python; a GPU runs only what the compiler accepts")
 def test_9_the_writer_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
-    """For a GPU of compute capability 9.0, which need not be here: nothing is started."""
+    """Compile for a GPU of compute capability 9.0. No GPU is needed, and nothing is launched."""
     refuse_what_no_compiler_takes(lab, torch, "reshape_and_cache")
 
 
-@points(
-    5, "paged_attention_decode", why="the interpreter takes Python for a kernel; a GPU runs what the compiler takes"
-)
+@points(5, "paged_attention_decode", why="the interpreter runs any Python; a GPU runs what the compiler accepts")
 def test_10_the_reader_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
     """For the same GPU, with heads of 128, blocks of 16 and a cache of half precision."""
     refuse_what_no_compiler_takes(lab, torch, "paged_attention_decode")
@@ -116,14 +112,14 @@ def test_10_the_reader_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
 
 @points(2, "reshape_and_cache", stage="adversary", why="lanes beyond the last head or element belong to another row")
 def test_writing_odd_shapes(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Three heads of 24, one of 20, blocks of 3 and of 1: no power of two anywhere, but the lanes come in such."""
+    """Three heads of 24, one of 20, blocks of 3 and of 1. A tile's sides are powers of two, these sizes are not all."""
     for num_kv_heads, head_size, block_size in ((3, 24, 3), (1, 20, 1)):
         step = Step(torch, [5, -1, 7], num_kv_heads=num_kv_heads, head_size=head_size, block_size=block_size)
         step.run(lab)
         step.check(lab)
 
 
-@points(3, "reshape_and_cache", stage="adversary", why="a cache of 4 GB has more numbers than 32 bits can count")
+@points(3, "reshape_and_cache", stage="adversary", why="an index into a cache of 4 GB does not fit into 32 bits")
 def test_writing_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
     """Block 2 begins 2,147,483,648 numbers behind block 0. The memory is promised by the system, and not used."""
     step = Step(torch, slots=[1, 9])
@@ -136,7 +132,7 @@ def test_writing_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
         lab.fail("block 2, place 1 of k_cache, head 0, its first numbers", want[0][:3], got[0][:3])
 
 
-@points(1, "reshape_and_cache", stage="adversary", why="moving a number costs the same as looking at it")
+@points(1, "reshape_and_cache", stage="adversary", why="a kernel's cost is its memory traffic")
 def test_counted_each_number_is_moved_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three tokens with slots and one without, 32 numbers each: 96 are read and 96 written, of keys and of values."""
     step = Step(torch, slots=[3, -1, 6, 10])
@@ -158,13 +154,13 @@ def test_reading_through_views(lab: LabUnderTest, torch: ModuleType) -> None:
 
 @points(2, "paged_attention_decode", stage="adversary", why="entries behind the request's last block may be anything")
 def test_the_row_ends_with_the_request(lab: LabUnderTest, torch: ModuleType) -> None:
-    """The table is as wide as the longest request needs; entries behind the others' last blocks lead nowhere."""
+    """The table is as wide as the longest request needs; entries after the other requests' last blocks are invalid."""
     batch = Batch(torch, [4, 8, 12], num_kv_heads=1, spare=0)
     batch.run(lab)
     batch.check(lab)
 
 
-@points(1, "paged_attention_decode", stage="adversary", why="a row with no tokens is padding: it has no answer")
+@points(1, "paged_attention_decode", stage="adversary", why="a request of length 0 is padding and has no result")
 def test_padded_requests_are_left_alone(lab: LabUnderTest, torch: ModuleType) -> None:
     """Two rows of the batch have length 0: nothing is read for them, and their output stays as it was."""
     batch = Batch(torch, [0, 5, 0], num_kv_heads=1)
@@ -172,18 +168,16 @@ def test_padded_requests_are_left_alone(lab: LabUnderTest, torch: ModuleType) ->
     batch.check(lab)
 
 
-@points(2, "paged_attention_decode", stage="adversary", why="lanes that stand for no head, token or element count not")
+@points(2, "paged_attention_decode", stage="adversary", why="lanes without a head, token or element must not count")
 def test_reading_odd_shapes(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Groups of three heads, heads of 24 and of 20, blocks of 3 and of 1: no power of two; the lanes come in such."""
+    """Groups of three heads, heads of 24 and of 20, blocks of 3 and of 1. A tile's sides are powers of two."""
     for num_kv_heads, group, head_size, block_size in ((2, 3, 24, 3), (1, 1, 20, 1)):
         batch = Batch(torch, [7, 2], num_kv_heads=num_kv_heads, group=group, head_size=head_size, block_size=block_size)
         batch.run(lab)
         batch.check(lab)
 
 
-@points(
-    2, "paged_attention_decode", stage="adversary", why="16 bits are enough to keep a number, not to compute with it"
-)
+@points(2, "paged_attention_decode", stage="adversary", why="16 bits are enough to store KV, but sums need float32")
 def test_a_cache_of_half_precision(lab: LabUnderTest, torch: ModuleType) -> None:
     """Keys and values of 16 bits, query and output of 32: as exact as the numbers in the cache allow."""
     batch = Batch(torch, [40], num_kv_heads=1, group=1, block_size=16, dtype="float16")
@@ -191,7 +185,7 @@ def test_a_cache_of_half_precision(lab: LabUnderTest, torch: ModuleType) -> None
     batch.check(lab)
 
 
-@points(3, "paged_attention_decode", stage="adversary", why="a cache of 4 GB has more numbers than 32 bits can count")
+@points(3, "paged_attention_decode", stage="adversary", why="an index into a cache of 4 GB does not fit into 32 bits")
 def test_reading_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
     """Block 2 begins 2,147,483,648 numbers behind block 0, and the table keeps its ids in 32 bits."""
     batch = Batch(torch, [4], num_kv_heads=2, dtype="float16")
@@ -207,9 +201,9 @@ def test_reading_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
 # The counted loads: the score that a GPU would give in microseconds ---------------------------------------------------
 
 
-@points(3, "paged_attention_decode", stage="adversary", why="in a decode, the time is that of reading the keys")
+@points(3, "paged_attention_decode", stage="adversary", why="decode time is mostly the time to read keys and values")
 def test_counted_each_key_is_read_once(lab: LabUnderTest, torch: ModuleType) -> None:
-    """9 and 6 tokens, 2 heads of 16 numbers, 4 query heads on each: every key and value once, no stale place at all."""
+    """9 and 6 tokens, 2 heads of 16 numbers, 4 query heads on each: read every key and value once, no other place."""
     batch = Batch(torch, [9, 6], group=4)
     memory = batch.run(lab)
     read = memory.lanes_read()
@@ -218,7 +212,7 @@ def test_counted_each_key_is_read_once(lab: LabUnderTest, torch: ModuleType) -> 
         lab.expect(f"numbers read from {name}: 15 tokens of 2 heads of 16", 15 * 2 * 16, read[name])
 
 
-@points(1, "paged_attention_decode", stage="adversary", why="the table is read as far as the request goes")
+@points(1, "paged_attention_decode", stage="adversary", why="read the table only up to the request's last block")
 def test_counted_the_table_is_read_where_it_means_something(lab: LabUnderTest, torch: ModuleType) -> None:
     """A row has room for 40 blocks and the request has three: at most one entry per token is read."""
     batch = Batch(torch, [9], num_kv_heads=1, spare=37)
@@ -230,7 +224,7 @@ def test_counted_the_table_is_read_where_it_means_something(lab: LabUnderTest, t
         lab.fail("numbers read from block_tables for 9 tokens in 3 blocks", "at most 9, one per token", count)
 
 
-@points(1, "paged_attention_decode", stage="adversary", why="a load moves a tile: a GPU is fed by the armful")
+@points(1, "paged_attention_decode", stage="adversary", why="one load should read a whole block: GPUs need wide loads")
 def test_counted_a_load_moves_a_whole_block(lab: LabUnderTest, torch: ModuleType) -> None:
     """32 tokens in two blocks of 16: two loads from each cache do it, or fewer."""
     batch = Batch(torch, [32], num_kv_heads=1, group=2, block_size=16)
@@ -244,7 +238,7 @@ def test_counted_a_load_moves_a_whole_block(lab: LabUnderTest, torch: ModuleType
 
 
 @pytest.mark.timeout(30)  # forty batches, a few milliseconds for each block that a program reads
-@points(2, "paged_attention_decode", stage="property", why="every row is the softmax of its own keys, and no others")
+@points(2, "paged_attention_decode", stage="property", why="each request attends to its own keys and no others")
 def test_random_batches_agree_with_dense_attention(lab: LabUnderTest, torch: ModuleType) -> None:
     """Forty random batches of every shape, each row compared with attention over plain arrays."""
     compare_random_batches(lab, torch)

@@ -1,4 +1,4 @@
-"""What chance brings to lab-11: random lives, played on the learner's code and on `NaiveScheduler`, step by step."""
+"""Random tests of lab-11: random lives, run on the learner's code and on `NaiveScheduler`, step by step."""
 
 import random
 import zlib
@@ -16,7 +16,7 @@ from .helpers import PREEMPT, Play, said, told
 RUNS, ABORTED = "step", "is aborted"
 SHARES = {COMES: 0.35, ABORTED: 0.07, RUNS: 0.58}
 OPTIONS = {COMES: {"wants": (1, 2, 3, 5, 8), "ends at": (0, 3)}}
-"""How many tokens a request may say, and which token ends it; 0: none."""
+"""How many tokens a request may sample, and its stop token. 0 is never sampled."""
 
 
 def compare_lives(lab: LabUnderTest, learners: str) -> None:
@@ -74,5 +74,5 @@ def compare_step(lab: LabUnderTest, learners: str, play: Play, model: NaiveSched
 
 
 def mixed(tokens: Sequence[int]) -> int:
-    """Return what the model says in random lives: a 1, 2 or 3 made of all tokens before it."""
+    """Return the sampled token in random lives: 1, 2 or 3, by a hash of all tokens before it."""
     return 1 + zlib.crc32(repr(list(tokens)).encode()) % 3

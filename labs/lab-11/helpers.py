@@ -47,7 +47,7 @@ class Play:
             learners: the method that is the learner's; "" if all three are.
             num_blocks: blocks, the null block included.
             block_size: tokens per block.
-            next_token: what the model says after these tokens; by default how many they are.
+            next_token: the token that the model samples after these; by default their number.
             reserved_blocks: blocks that a newcomer must leave free, if others run.
             admission: another strategy in its place.
             limits: fields of `SchedulerConfig`.
@@ -61,13 +61,13 @@ class Play:
         self.ended: list[str] = []
 
     def arrive(self, name: str, tokens: int | Sequence[int], max_tokens: int = 4, stop: Sequence[int] = ()) -> None:
-        """Put a new request in the line; a number of tokens stands for as many that no other request has."""
+        """Add a new request. An int stands for a prompt of that many tokens that no other request has."""
         if isinstance(tokens, int):
             tokens = [100 * (ord(name) - ord("A")) + number for number in range(tokens)]
         self.scheduler.add_request(self.kv.new_request(name, tokens), max_tokens=max_tokens, stop_token_ids=stop)
 
     def abort(self, name: str) -> None:
-        """Abort a request; that is the engine's work, on what the learner's methods have left."""
+        """Abort a request; the engine does it, on the state that the learner's methods left."""
         with self._blame(f"finish_requests([{name}]), the engine's"):
             self.scheduler.finish_requests([name])
 
@@ -83,7 +83,7 @@ class Play:
             self.lab.fail("what schedule returned", "a SchedulerOutput", step)
         num_tokens, limits = step.total_num_scheduled_tokens, self.scheduler.config
         if num_tokens > limits.max_num_batched_tokens:
-            why = "the budget is what a step may compute in all"
+            why = "the budget limits the tokens of all requests in a step"
             self.lab.fail(
                 f"tokens of the step {told(step)}", f"at most {limits.max_num_batched_tokens}", num_tokens, why
             )
@@ -95,7 +95,7 @@ class Play:
         strangers = [name for name in step.num_scheduled_tokens if name not in self.running or name in self.waiting]
         if strangers:
             what = f"who is in the step {told(step)}, but not in the batch ({self._who})"
-            why = "a request that gave way is not asked again, and is not in the step"
+            why = "a preempted request must not be scheduled in the same step"
             self.lab.fail(what, [], strangers, why)
         return step
 
@@ -163,7 +163,7 @@ class Play:
 
     @contextmanager
     def _blame(self, what: str) -> Iterator[None]:
-        """Say it in one line if the engine breaks down on what the learner's method has left behind."""
+        """Report in one line if the engine raises an error on the state that the learner's method left."""
         try:
             yield
         except (LabTodo, LabFailure, KVCacheError):
@@ -172,7 +172,7 @@ class Play:
             file = self.lab.implementation.file
             if any(frame.filename == file for frame in traceback.extract_tb(error.__traceback__)):
                 raise  # it happened in the learner's own lines
-            why = "where a request stands is written in its status, and in the batch or the line: they must agree"
+            why = "a request's status must agree with the list that it is in, self.running or self.waiting"
             self.lab.fail(f"{what}, on what your method left behind ({self._who})", "no exception", error, why)
 
 

@@ -23,7 +23,7 @@ from .helpers import PREEMPT, SCHEDULE, UPDATE, Play, the_figure, told
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(1, f"Scheduler.{SCHEDULE}", why="handed out from the front; the last to come gets what is left")
+@points(1, f"Scheduler.{SCHEDULE}", why="requests get budget in order of arrival; the last gets what is left")
 def test_1_the_budget_is_handed_out_from_the_front(lab: LabUnderTest) -> None:
     """A and B wait with 11 tokens each, and a step may compute 14. B begins with the 3 that are left."""
     play = the_figure(lab, SCHEDULE)
@@ -39,16 +39,16 @@ def test_1_the_budget_is_handed_out_from_the_front(lab: LabUnderTest) -> None:
     play.finish(step)
 
 
-@points(1, f"Scheduler.{SCHEDULE}", why="each gets what it lacks: a piece of a prompt, or the one token just said")
+@points(1, f"Scheduler.{SCHEDULE}", why="each computes what it lacks: a chunk of its prompt, or its new token")
 def test_2_prompts_and_answers_share_a_batch(lab: LabUnderTest) -> None:
-    """A answers while B is still in its prompt. There is one kind of work: to catch up with what is known."""
+    """A decodes while B is still in its prompt. Both do one kind of work: compute known tokens."""
     play = the_figure(lab, SCHEDULE)
     lab.expect("the first three steps", ["A 11, B 3", "A 1, B 8", "A 1, B 1"], play.steps(3))
 
 
-@points(2, f"Scheduler.{UPDATE}", why="a token is sampled from the last known one; B's prompt has 8 to go")
+@points(2, f"Scheduler.{UPDATE}", why="a token is sampled after the last known one; B's prompt lacks 8 tokens")
 def test_3_a_token_comes_when_all_known_ones_are_computed(lab: LabUnderTest) -> None:
-    """The first step is done: A 11 of 11 tokens, B 3 of 11. Who has a new token, and who is how far?"""
+    """The first step is done: A 11 of 11 tokens, B 3 of 11. Which request has a new token?"""
     play = the_figure(lab, UPDATE)
     lab.expect("what the first step brought", ["A says [11]"], play.results())
     why = "the new token is known and not computed: it is the input of the next step"
@@ -58,7 +58,7 @@ def test_3_a_token_comes_when_all_known_ones_are_computed(lab: LabUnderTest) -> 
     lab.expect("computed tokens of A and B", [12, 11], play.computed("A", "B"))
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="no block is free: the last goes, even if it asks, and gets no second turn")
+@points(2, f"Scheduler.{SCHEDULE}", why="no block is free: the last request is preempted, even if it needs the block")
 def test_4_the_last_to_come_gives_way(lab: LabUnderTest) -> None:
     """B's thirteenth token needs a block, and none is free. C, which has just come, would need one too."""
     play = the_figure(lab, SCHEDULE)
@@ -73,7 +73,7 @@ def test_4_the_last_to_come_gives_way(lab: LabUnderTest) -> None:
     play.finish(step)
 
 
-@points(2, f"Scheduler.{PREEMPT}", why="all of its blocks at once, and back to the front of the line")
+@points(2, f"Scheduler.{PREEMPT}", why="free all of its blocks, and put it at the front of the queue")
 def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnderTest) -> None:
     """The same moment, slowly: B has 13 tokens, 12 of them computed, in blocks 4 5 6. It is preempted."""
     play = the_figure(lab, PREEMPT)
@@ -85,14 +85,14 @@ def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnd
     lab.expect("those who run", ["A"], play.running, why="B has no blocks to run with: it is out of the batch")
     lab.expect("those who wait", ["B", "C"], play.waiting, why="B came before all that wait")
     lab.expect("B's status", "preempted", b.status.value)
-    lab.expect("B's computed tokens", 0, b.num_computed_tokens, why="keys and values without a block are nowhere")
-    lab.expect("B's known tokens", 13, b.num_tokens, why="what it has said is said")
+    lab.expect("B's computed tokens", 0, b.num_computed_tokens, why="its KV was in the freed blocks")
+    lab.expect("B's known tokens", 13, b.num_tokens, why="sampled tokens are kept")
     lab.expect("preemptions of B, and of all", [1, 1], [b.num_preemptions, play.scheduler.num_preemptions])
     _, num_hit_tokens = play.kv.get_computed_blocks(b)
-    lab.expect("tokens that B would find now", 12, num_hit_tokens, why="freed is not gone: the blocks are still cached")
+    lab.expect("tokens that B would find now", 12, num_hit_tokens, why="freed blocks stay cached until reuse")
 
 
-@points(1, f"Scheduler.{SCHEDULE}", why="the first in line enters first; while it does not fit, no other passes it")
+@points(1, f"Scheduler.{SCHEDULE}", why="while the first waiting request does not fit, no later one is admitted")
 def test_6_the_first_in_line_is_never_passed(lab: LabUnderTest) -> None:
     """Three blocks are free. B needs four of them, C behind it only one."""
     play = the_figure(lab, SCHEDULE)
@@ -103,21 +103,21 @@ def test_6_the_first_in_line_is_never_passed(lab: LabUnderTest) -> None:
     lab.expect("B's computed tokens", [0], play.computed("B"), why="its hit of 12 was looked up, and B was refused")
 
 
-@points(6, f"Scheduler.{UPDATE}", why="out of the batch, out of the books, blocks back")
+@points(6, f"Scheduler.{UPDATE}", why="it leaves the batch and self.requests, and its blocks are freed")
 def test_7_the_last_token_ends_a_request_and_is_never_computed(lab: LabUnderTest) -> None:
-    """A says its sixth token. Is that a seventeenth token to compute? Its keys and values would never be read."""
+    """A's sixth token is sampled. Must token 17 be computed? Its keys and values would never be read."""
     play = the_figure(lab, UPDATE)
     play.steps(5)
     why = "A has 16 tokens and 16 slots: the next one is its last, and needs no slot"
     lab.expect("requests that are not finished after five steps", ["A", "B"], list(play.scheduler.requests), why)
-    lab.expect("A's slots, at most", 16, play.scheduler.requests["A"].max_slots, why="11 and 6, less the very last")
+    lab.expect("A's slots, at most", 16, play.scheduler.requests["A"].max_slots, why="11 + 6, minus the last token")
     lab.expect("what the sixth step brought", ["A says [16], length"], play.results())
     lab.expect("those who run", [], play.running)
     lab.expect("requests that are not finished", ["B"], list(play.scheduler.requests))
-    lab.expect("free queue", [6, 5, 4, 7, 3, 2, 1], free_queue(play.kv), why="B's blocks went first, then A's")
+    lab.expect("free queue", [6, 5, 4, 7, 3, 2, 1], free_queue(play.kv), why="B's blocks were freed first")
 
 
-@points(1, f"Scheduler.{SCHEDULE}", why="a hit is a head start: it is computed, and only the rest is lacking")
+@points(1, f"Scheduler.{SCHEDULE}", why="the tokens of a hit are computed, so only the rest is scheduled")
 def test_8_a_preempted_request_comes_back_with_a_hit(lab: LabUnderTest) -> None:
     """A is done. B comes back with 13 tokens and finds 12 of them where it left them. C enters behind it."""
     play = the_figure(lab, SCHEDULE)
@@ -133,7 +133,7 @@ def test_8_a_preempted_request_comes_back_with_a_hit(lab: LabUnderTest) -> None:
     lab.expect("requests that are not finished", [], list(play.scheduler.requests))
 
 
-@points(2, f"Scheduler.{PREEMPT}", why="it comes back like a newcomer: all its tokens are known, and none is computed")
+@points(2, f"Scheduler.{PREEMPT}", why="it is admitted like a new request: all tokens are known, none is computed")
 def test_9_a_preempted_request_goes_on_where_it_stopped(lab: LabUnderTest) -> None:
     """All eight steps, with your `_preempt_request` in the middle."""
     play = the_figure(lab, PREEMPT)
@@ -141,11 +141,11 @@ def test_9_a_preempted_request_goes_on_where_it_stopped(lab: LabUnderTest) -> No
     play.arrive("C", 3, max_tokens=2)
     want = ["A 11, B 3", "A 1, B 8", "A 1, B 1", "A 1", "A 1", "A 1", "B 1, C 3", "B 1, C 1"]
     lab.expect("the eight steps", want, got + play.steps(5))
-    why = "it went on where it was when it gave way"
+    why = "it continued after its last sampled token"
     lab.expect("what B has said in all", [11, 12, 13, 14], play.answers["B"], why)
 
 
-@points(1, f"Scheduler.{SCHEDULE}", why="a hit ends before the last token, so one token at least is left, and it runs")
+@points(1, f"Scheduler.{SCHEDULE}", why="a hit ends before the last token, so at least one token is computed")
 def test_10_a_full_hit_leaves_a_token_to_compute(lab: LabUnderTest) -> None:
     """A's 9 tokens are cached, blocks of 4. B brings the same 9, C the first 8 of them, D one more than A."""
     play = Play(lab, SCHEDULE)
@@ -163,7 +163,7 @@ def test_11_max_num_seqs_limits_how_many_run(lab: LabUnderTest) -> None:
     lab.expect("four steps", ["A 1, B 1", "A 1, B 1", "C 1, D 1", "C 1, D 1"], play.steps(4))
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="what is kept back protects those who run, if there are any")
+@points(2, f"Scheduler.{SCHEDULE}", why="reserved blocks are for running requests; an idle engine reserves none")
 def test_12_reserved_blocks_are_kept_back_only_while_others_run(lab: LabUnderTest) -> None:
     """Eight blocks of 4, two of them kept back while others run. A takes four, B would take three, or two."""
     for num_tokens, want in ((9, "A 1"), (8, "A 1, B 8")):
@@ -174,11 +174,11 @@ def test_12_reserved_blocks_are_kept_back_only_while_others_run(lab: LabUnderTes
         lab.expect(f"the step in which B could enter, with {num_tokens} tokens and 4 blocks free", want, play.step())
     play = Play(lab, SCHEDULE, 9, reserved_blocks=2)
     play.arrive("A", 30, max_tokens=1)
-    why = "none runs, so there is none to protect; a request that waits now would wait for ever"
+    why = "no request runs, so no block is reserved; otherwise A would wait forever"
     lab.expect("the step in which A, alone, needs all eight blocks", "A 30", play.step(), why)
 
 
-@points(6, f"Scheduler.{SCHEDULE}", why="no other can make the first give way, so it gets on, step by step")
+@points(6, f"Scheduler.{SCHEDULE}", why="a later request never preempts the first, so the first always advances")
 def test_13_every_request_ends_in_the_order_of_arrival(lab: LabUnderTest) -> None:
     """Six requests that each grow to four blocks, in a pool of seven. Who ends when?"""
     play = Play(lab, SCHEDULE, 8)
@@ -191,9 +191,9 @@ def test_13_every_request_ends_in_the_order_of_arrival(lab: LabUnderTest) -> Non
     lab.expect("steps", 33, len(steps))
 
 
-@points(2, f"Scheduler.{UPDATE}", why="a stop token is an answer's last word; the user gets it, and nothing behind it")
+@points(2, f"Scheduler.{UPDATE}", why="a stop token ends the answer; the client gets it, and no token after it")
 def test_14_a_stop_token_ends_the_answer(lab: LabUnderTest) -> None:
-    """A may say ten tokens, but 13 ends it. B may say two, and 12, its last, would end it as well."""
+    """A may sample ten tokens, but 13 ends it. B may sample two, and 12, its last, is a stop token too."""
     play = Play(lab, UPDATE)
     play.arrive("A", 11, max_tokens=10, stop=[13])
     play.arrive("B", 11, max_tokens=2, stop=[12])
@@ -220,7 +220,7 @@ def test_a_step_uses_its_whole_budget_and_no_more(lab: LabUnderTest) -> None:
     lab.expect("the second step, for budgets of 1, 6, 7, 8", ["A 1", "A 1, B 5", "A 1, B 6", "A 1, B 6, C 1"], got)
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a prompt in pieces takes what those before it leave")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a chunk gets the budget that earlier requests leave")
 def test_a_prompt_in_pieces_takes_what_answers_leave(lab: LabUnderTest) -> None:
     """Steps of three tokens. A and B bring 4 tokens, C brings 1; each wants three."""
     play = Play(lab, SCHEDULE, max_num_batched_tokens=3)
@@ -230,7 +230,7 @@ def test_a_prompt_in_pieces_takes_what_answers_leave(lab: LabUnderTest) -> None:
     lab.expect("all steps", want, play.drain(9))
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="who enters needs blocks for all that it knows")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a new request needs blocks for all its tokens")
 def test_a_newcomer_needs_blocks_for_its_whole_prompt(lab: LabUnderTest) -> None:
     """Five blocks are free, and a step computes 4 tokens. B has 20 tokens, 21, or 24; C behind it has 4."""
     got = []
@@ -257,7 +257,7 @@ def test_exactly_enough_blocks_are_enough(lab: LabUnderTest) -> None:
     lab.expect("the first step in pools of 5, 6, 7, 8", want, got)
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="one by one from the end; who is gone is not asked again")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="preempt from the end; do not schedule a preempted request")
 def test_two_give_way_in_one_step_and_keep_their_order(lab: LabUnderTest) -> None:
     """A needs a second block and B a third; C and D, who came last, hold one each, and that is all there is."""
     play = Play(lab, SCHEDULE, 6)
@@ -269,16 +269,16 @@ def test_two_give_way_in_one_step_and_keep_their_order(lab: LabUnderTest) -> Non
     lab.expect("the second step", "A 1, B 1", told(step))
     lab.expect("who gave way, in this order", ["D", "C"], step.preempted_req_ids)
     lab.expect("those who run", ["A", "B"], play.running)
-    lab.expect("those who wait", ["C", "D", "E"], play.waiting, why="each goes to the front, so C stands before D")
+    lab.expect("those who wait", ["C", "D", "E"], play.waiting, why="each goes to the front, so C is before D")
     play.finish(step)
     lab.expect("the other steps", ["A 1, B 1", "C 2, D 2, E 1", "C 1, D 1, E 1", "E 1"], play.drain(9))
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a request that gave way would come straight back in")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a preempted request could be admitted again at once")
 def test_no_request_enters_in_a_step_that_preempts(lab: LabUnderTest) -> None:
-    """A and B bring the same words and say the same. A needs the last block, and B gives up two: one is left over.
+    """A and B have the same prompt and answer. A needs a block, and B's preemption frees two: one is left.
 
-    B would find all that it lost, in A's blocks, and the block that is left over is all it needs. Not in this step.
+    B's tokens are cached in A's blocks, and the free block is all it needs. B waits until the next step.
     """
     play = Play(lab, SCHEDULE, 7)
     for name in "AB":
@@ -288,7 +288,7 @@ def test_no_request_enters_in_a_step_that_preempts(lab: LabUnderTest) -> None:
     lab.expect("the other steps", ["A 1", "A 1, B 1", "B 1"], play.drain(9))
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="what the first is about to compute, the second finds")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a later request hits blocks computed in this step")
 def test_newcomers_share_blocks_within_a_step(lab: LabUnderTest) -> None:
     """A and B bring the same 9 tokens and wait side by side. C's first block is the same as theirs."""
     play = Play(lab, SCHEDULE)
@@ -300,7 +300,7 @@ def test_newcomers_share_blocks_within_a_step(lab: LabUnderTest) -> None:
     play.finish(step)
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a refusal leaves no trace: its turn will come again")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a request that is not admitted must be unchanged")
 def test_a_refused_newcomer_is_unchanged(lab: LabUnderTest) -> None:
     """B has a hit of one block and no room for the rest. It is refused twice, then aborted, and C enters."""
     play = Play(lab, SCHEDULE, 5)
@@ -318,13 +318,13 @@ def test_a_refused_newcomer_is_unchanged(lab: LabUnderTest) -> None:
     lab.expect("the step without A and B", "C 1", play.step())
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="None is a closed door; 0 would be an open one")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="None: do not admit; 0: admit, reserve no blocks")
 def test_no_request_enters_while_admission_says_none(lab: LabUnderTest) -> None:
-    """The door closes when more than half of the pool is held, and opens again below a quarter."""
+    """Admission stops when more than half of the pool is in use, and resumes below a quarter."""
     play = Play(lab, SCHEDULE, 9, admission=Hysteresis(high=0.5, low=0.25))
     play.arrive("A", 17, max_tokens=3)
     play.arrive("B", 1, max_tokens=2)
-    lab.expect("all steps", ["A 17", "A 1", "A 1", "B 1", "B 1"], play.drain(9), why="the door opens when A is gone")
+    lab.expect("all steps", ["A 17", "A 1", "A 1", "B 1", "B 1"], play.drain(9), why="B is admitted after A ends")
 
 
 @points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="lengths around the edges of blocks and of the budget")
@@ -341,7 +341,7 @@ def test_lengths_around_two_blocks_and_other_block_sizes(lab: LabUnderTest) -> N
                 lab.expect(what, want, play.drain(99), why="A computes all of it, B what is behind the hit")
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="who enters is running, and can be seen to be")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="an admitted request is in self.running, RUNNING")
 def test_running_requests_can_be_aborted(lab: LabUnderTest) -> None:
     """A answers, B is in its prompt, C waits. They are aborted between two steps, and all blocks are free."""
     for order in ("ABC", "CBA", "BAC"):
@@ -355,7 +355,7 @@ def test_running_requests_can_be_aborted(lab: LabUnderTest) -> None:
         lab.expect("a step without requests", "", play.step())
 
 
-@points(1, f"Scheduler.{PREEMPT}", stage="adversary", why="only its own references go; what others hold is theirs")
+@points(1, f"Scheduler.{PREEMPT}", stage="adversary", why="free only its own references; shared blocks stay in use")
 def test_a_preemption_leaves_shared_blocks_to_the_others(lab: LabUnderTest) -> None:
     """B shares two blocks with A and is preempted; then A as well. Predict the queue."""
     play = Play(lab, PREEMPT, 7)
@@ -368,10 +368,10 @@ def test_a_preemption_leaves_shared_blocks_to_the_others(lab: LabUnderTest) -> N
     play.preempt("A")
     lab.expect("free queue without A and B", [3, 4, 5, 6, 2, 1], free_queue(play.kv))
     lab.expect("those who wait", ["A", "B"], play.waiting)
-    lab.expect("the next step", "A 2, B 3", play.step(), why="each finds the two blocks that both of them wrote")
+    lab.expect("the next step", "A 2, B 3", play.step(), why="each hits the two blocks that they share")
 
 
-@points(1, f"Scheduler.{PREEMPT}", stage="adversary", why="who waits is not running, and can be seen not to be")
+@points(1, f"Scheduler.{PREEMPT}", stage="adversary", why="a preempted request is waiting and not in self.running")
 def test_preempted_requests_can_be_aborted(lab: LabUnderTest) -> None:
     """B is preempted in the middle of its prompt, C in its answer. They are aborted; A goes on."""
     play = Play(lab, PREEMPT, 12, max_num_batched_tokens=8)
@@ -388,7 +388,7 @@ def test_preempted_requests_can_be_aborted(lab: LabUnderTest) -> None:
     lab.expect("the other steps", ["A 1", "A 1"], play.drain(9))
 
 
-@points(1, f"Scheduler.{UPDATE}", stage="adversary", why="all questions first; then nothing can go wrong")
+@points(1, f"Scheduler.{UPDATE}", stage="adversary", why="check all results before you change any request")
 def test_results_that_do_not_fit_change_nothing(lab: LabUnderTest) -> None:
     """A is through, B is not. Results: one for B as well, none for A, two for A; then the right ones."""
     play = the_figure(lab, UPDATE)
@@ -402,7 +402,7 @@ def test_results_that_do_not_fit_change_nothing(lab: LabUnderTest) -> None:
     lab.expect("what the step brought", ["A says [11]"], play.finish(step))
 
 
-@points(2, f"Scheduler.{UPDATE}", stage="adversary", why="each in its turn, whichever others end in this step")
+@points(2, f"Scheduler.{UPDATE}", stage="adversary", why="process every request, even if others end in this step")
 def test_requests_end_in_the_middle_of_the_batch(lab: LabUnderTest) -> None:
     """Five run; B, C and E say their only token."""
     play = Play(lab, UPDATE)
@@ -425,7 +425,7 @@ def test_schedule_agrees_with_a_naive_scheduler(lab: LabUnderTest) -> None:
     compare_lives(lab, SCHEDULE)
 
 
-@points(1, f"Scheduler.{PREEMPT}", stage="property", why="back to the line, with nothing: NaiveScheduler.schedule")
+@points(1, f"Scheduler.{PREEMPT}", stage="property", why="back to the queue, none computed: NaiveScheduler.schedule")
 def test_preempt_request_agrees_with_a_naive_scheduler(lab: LabUnderTest) -> None:
     """The same, with your `_preempt_request`."""
     compare_lives(lab, PREEMPT)

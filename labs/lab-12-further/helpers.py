@@ -1,4 +1,4 @@
-"""What the tests of lab-12-further stand on: tables drawn in words, and the engine beside the learner's functions."""
+"""Helpers for the tests of lab-12-further: tables drawn in words, and the engine beside the learner's functions."""
 
 import random
 from collections.abc import Sequence

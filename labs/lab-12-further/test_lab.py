@@ -27,9 +27,9 @@ from .helpers import (
 
 @points(2, "chunk_hit", why="a token reads those before it in its own chunk, and nothing of the chunk before")
 def test_1_only_the_chunk_of_the_next_token_counts(lab: LabUnderTest) -> None:
-    """Chunks of four blocks: behind the second chunk's second block, the first chunk may be gone."""
+    """Chunks of four blocks: after the second chunk's second block, the first chunk need not be cached."""
     why = "token 12 reads 8 to 11, which are in blocks 4 and 5"
-    far = ("..xxxxxxxx", 20, "token 20 reads 16 to 19; the first chunk is long forgotten")
+    far = ("..xxxxxxxx", 20, "token 20 reads 16 to 19, and nothing of the first chunk")
     expect_hits(lab, 2, 8, [("....xx", 12, why), ("xxxxxx", 12, why), ("xxx", 6, "token 6 reads 0 to 5"), far])
 
 
@@ -42,7 +42,7 @@ def test_2_the_first_token_of_a_chunk_reads_nothing(lab: LabUnderTest) -> None:
 
 @points(1, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
 def test_3_a_gap_ends_nothing_but_the_hits_that_read_it(lab: LabUnderTest) -> None:
-    """From the right: what reads the gap is no hit, and what ends before it may be one."""
+    """A hit whose next token reads the gap is not valid. A shorter one may be."""
     cases = [
         ("x.x", 2, "token 6 and token 4 read block 1, token 2 does not"),
         ("xxxxx.x", 10, "token 14 and token 12 read block 5"),
@@ -74,7 +74,7 @@ def expect_tables(lab: LabUnderTest, cases: Sequence[Case]) -> None:
         given = list(table)
         got = lab.next_states(given, num_computed, num_tokens, 4)
         rows.append((f"after {table}, from {num_computed} to {num_tokens} tokens", want, got, why))
-        rows.append((f"the table {table} that was given", table, given, "it is another function's"))
+        rows.append((f"the table {table} that was given", table, given, "do not change your argument"))
     lab.expect_all(rows)
 
 
@@ -88,7 +88,7 @@ def test_5_a_step_writes_one_state(lab: LabUnderTest) -> None:
 
 @points(2, "next_states", after="test_5_a_step_writes_one_state")
 def test_6_within_a_block_the_state_is_written_over(lab: LabUnderTest) -> None:
-    """While an answer is written, a token at a time."""
+    """A step that ends in the block where it started overwrites the state."""
     why = "the state is read and written in the same block"
     cases: list[Case] = [([2], 2, 3, [3], why), ([None, None, 10], 10, 12, [None, None, 12], why)]
     expect_tables(lab, cases)
@@ -106,10 +106,10 @@ def test_7_a_step_across_a_blocks_end_holds_two(lab: LabUnderTest) -> None:
 
 @points(2, "next_states", after="test_7_a_step_across_a_blocks_end_holds_two")
 def test_8_what_a_step_does_not_start_from_is_given_back(lab: LabUnderTest) -> None:
-    """One step later no layer reads it: a null block stands in its place, and the table is as long as it was."""
+    """No layer reads an older state, so a null block replaces it. The table keeps its length."""
     cases: list[Case] = [
-        ([4, 5], 5, 6, [None, 6], "the state of 5 tokens knows what that of 4 knew"),
-        ([4, 8], 8, 9, [None, 8, 9], "the step starts from 8; that 4 is a block's end does not keep it"),
+        ([4, 5], 5, 6, [None, 6], "the state of 5 tokens includes the state of 4"),
+        ([4, 8], 8, 9, [None, 8, 9], "the step starts from the state of 8, so the state of 4 is freed"),
         ([None, None, 10, 14], 14, 15, [None, None, None, 15], "10 goes, its place stays"),
     ]
     expect_tables(lab, cases)
@@ -146,9 +146,9 @@ def test_9_a_narrow_layer_takes_more_tokens(lab: LabUnderTest) -> None:
 def test_10_what_does_not_fit_exactly_is_padded(lab: LabUnderTest) -> None:
     """65,536 bytes are not a multiple of 16 x 1,500, so that block keeps its tokens and has an empty end."""
     want = {"full": (16, 65_536), "odd": (16, 65_536)}
-    expect_pages(lab, {"full": 4096, "odd": 1500}, {}, want, "24,000 bytes do not go into 65,536 without a rest")
+    expect_pages(lab, {"full": 4096, "odd": 1500}, {}, want, "65,536 is not a multiple of 24,000")
     want = {"full": (16, 1536), "half": (16, 1536)}
-    why = "1,024 bytes go into 1,536 one and a half times: 24 tokens would fill it, and no block of 16 would end there"
+    why = "1,536 is not a multiple of 1,024, so the block keeps its 16 tokens and is padded"
     expect_pages(lab, {"full": 96, "half": 64}, {}, want, why)
 
 
@@ -167,7 +167,7 @@ def test_11_a_large_state_makes_all_blocks_grow(lab: LabUnderTest) -> None:
 
 @points(1, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
 def test_12_a_small_state_is_padded(lab: LabUnderTest) -> None:
-    """A state is no row of tokens: more of them would not fill its block."""
+    """A state is not made of tokens, so more tokens cannot fill its block."""
     why = "a state has one size, whatever its block stands for"
     expect_pages(lab, {"attention": 4096}, {"state": 32_768}, {"attention": (16, 65_536), "state": (16, 65_536)}, why)
     expect_pages(lab, {}, {"large": 90, "small": 30}, {"large": (16, 90), "small": (16, 90)}, why)
@@ -191,10 +191,10 @@ def test_13_the_groups_lie_side_by_side(lab: LabUnderTest) -> None:
 
 @points(2, "lay_out", after="test_13_the_groups_lie_side_by_side")
 def test_14_who_shares_takes_no_block(lab: LabUnderTest) -> None:
-    """Layers that read what another layer writes stand behind it, in no tensor of their own."""
+    """Layers that read what another layer writes are listed after it and need no tensor of their own."""
     sharing = {"z": "f1", "s": "w0", "a": "f1"}
     got = lab.lay_out([("f0", "f1"), ("w0", "w1")], sharing)
-    why = "z and a read what f1 writes, s what w0 writes: not one tensor more, so not one byte"
+    why = "z and a read f1's KV, s reads w0's: no extra tensor, no extra byte"
     lab.expect("tensors of f0 f1, w0 w1", [[["f0"], ["w0", "s"]], [["f1", "z", "a"], ["w1"]]], got, why)
 
 
@@ -240,7 +240,7 @@ def test_pages_are_those_of_the_engine(lab: LabUnderTest) -> None:
 
 @points(2, "lay_out", stage="property", after="test_14_who_shares_takes_no_block")
 def test_tensors_are_those_of_the_engine(lab: LabUnderTest) -> None:
-    """Forty random plans; of what a spec says, the layout depends on nothing."""
+    """Forty random plans. The layout does not depend on the spec."""
     spec = MambaSpec(block_size=1, shapes=((1,),), dtypes_bytes=(1,))
     for seed in seeds(40):
         groups, sharing = random_plan(random.Random(seed))

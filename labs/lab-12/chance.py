@@ -1,4 +1,4 @@
-"""What chance brings to lab-12: random caches, lives and models, each compared with what is right.
+"""Random tests of lab-12: random caches, lives and models, each compared with a simple model.
 
 What is right follows from the definitions: tokens that are read are counted one by one, every end of a hit is tried,
 tables are plain lists, and layers are dealt out like cards.
@@ -109,7 +109,7 @@ class NaiveWindows(NaiveCache):
     """A naive cache whose requests give back what lies left of their windows."""
 
     def move_on(self, name: str, num_computed: int, sliding_window: int) -> None:
-        """Null the blocks of which token `num_computed` reads nothing; those in no table any more become free."""
+        """Replace blocks that token `num_computed` does not read by null blocks. Free those in no table."""
         table, gone = self.tables[name], []
         for place in reversed(range(len(table))):
             if (place + 1) * self.block_size <= num_computed - sliding_window + 1:
@@ -181,7 +181,7 @@ def compare_models(lab: LabUnderTest) -> None:
 
 
 def dealt(order: Sequence[str]) -> list[list[str]]:
-    """Return the groups of a model with these layers, made with the hands."""
+    """Return the groups of a model with these layers, dealt one layer at a time."""
     kinds = sorted(set(order), key=order.index)
     counts = sorted(order.count(kind) for kind in kinds)
     size = counts[-1] if 2 * counts[-1] < 3 * counts[0] else counts[0]

@@ -1,4 +1,4 @@
-"""What the tests of lab-12 stand on: parts with one method of the learner's, tables, caches drawn as letters.
+"""Helpers for the tests of lab-12: parts with one method of the learner's, tables, caches drawn as letters.
 
 Reading order: models of layers, the learner's method in the engine's manager, then tables and requests that grow,
 at last caches drawn as letters. What the random tests need is in chance.py.
@@ -75,10 +75,10 @@ def grouped(lab: LabUnderTest, model: Mapping[str, KVCacheSpec]) -> list[list[st
 
 
 class Checked(SlidingWindowManager):
-    """Checks what the next class's methods make for its type, before the engine has to live with it."""
+    """Checks the return types of the next class's methods before the engine uses the values."""
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Return the number of skipped tokens; what is no number fails the test."""
+        """Return the number of skipped tokens. Anything but an int fails the test."""
         answer: object = super().get_num_skipped_tokens(num_computed_tokens)
         if type(answer) is not int:
             raise LabFailure(f"what get_num_skipped_tokens({num_computed_tokens}) returned", "a number", answer)
@@ -147,7 +147,7 @@ def make_group(lab: LabUnderTest, learners: str, spec: KVCacheSpec, pool: BlockP
 
 
 def make_kv(lab: LabUnderTest, learners: str, num_blocks: int, *specs: KVCacheSpec) -> WatchedKVCacheManager:
-    """Return a cache with one group per spec, which checks its ledger after every call."""
+    """Return a cache with one group per spec, which checks its invariants after every call."""
     classes: dict[type[KVCacheSpec], Any] = {**MANAGER_CLASSES, SlidingWindowSpec: manager_class(lab, learners)}
     return lab.make_kv_of(KVCacheConfig(num_blocks, groups_of(specs)), parts=KVCacheParts(manager_classes=classes))
 
@@ -199,7 +199,7 @@ def table_of(group: Any, name: str) -> list[int]:
 
 
 def grow(kv: WatchedKVCacheManager, request: Request, num_tokens: int) -> None:
-    """Compute the request's next tokens; if it has no more, it has just said new ones."""
+    """Compute the request's next tokens. Append output tokens first if it has too few."""
     missing = request.num_computed_tokens + num_tokens - request.num_tokens
     request.append_output_token_ids(*range(900, 900 + missing))
     with cause_first():
@@ -224,7 +224,7 @@ def lookup(kv: WatchedKVCacheManager, tokens: Iterable[int]) -> list[int]:
 def draw(
     pool: BlockPool, group_id: int, cached: str, ids: Sequence[int], hashes: Sequence[BlockHash] = HASHES
 ) -> list[KVCacheBlock]:
-    """Cache a block of `ids` in each place where there is a letter, held; return them, the null block elsewhere."""
+    """Cache and hold a block of `ids` for each letter. Return these, with the null block for each space."""
     blocks = [pool.blocks[0 if letter == " " else block_id] for letter, block_id in zip(cached, ids, strict=False)]
     pool.touch(blocks)
     pool.cache_full_blocks(blocks, hashes, 0, len(blocks), group_id)

@@ -60,7 +60,7 @@ def test_1_tokens_that_no_later_token_reads(lab: LabUnderTest) -> None:
     lab.expect("tokens skipped with 0, 1, 2, ... 8 computed, in a window of 4", [0, 0, 0, 0, 1, 2, 3, 4, 5], got)
 
 
-@points(3, SKIP, why="a block goes when the next token reads nothing in it; the window's first token keeps its block")
+@points(3, SKIP, why="a block is freed once the next token reads none of its tokens, and not before")
 def test_2_a_window_keeps_the_blocks_that_it_still_reads(lab: LabUnderTest) -> None:
     """Ten full and twenty window layers are three groups; a window of 32, blocks of 16. A has 111 tokens computed.
 
@@ -84,7 +84,7 @@ def test_2_a_window_keeps_the_blocks_that_it_still_reads(lab: LabUnderTest) -> N
 
 @points(3, REMOVE, why="a table keeps its length, since a token is found by counting blocks from the first")
 def test_3_null_blocks_left_of_the_window(lab: LabUnderTest) -> None:
-    """A window of 4, blocks of 2. A's table is 1 2 3 4; tokens are computed one by one, and blocks go."""
+    """A window of 4, blocks of 2. A's table is 1 2 3 4; tokens are computed one by one, and blocks are freed."""
     group = with_tables(lab, window(4), num_blocks=8, A=[1, 2, 3, 4])
     tables = {3: [1, 2, 3, 4], 4: [1, 2, 3, 4], 5: [0, 2, 3, 4], 6: [0, 2, 3, 4], 7: [0, 0, 3, 4], 8: [0, 0, 3, 4]}
     for num_computed, want in tables.items():
@@ -95,14 +95,14 @@ def test_3_null_blocks_left_of_the_window(lab: LabUnderTest) -> None:
         lab.expect(what, want, table_of(group, "A"), why)
 
 
-@points(3, REMOVE, why="what is freed first is reused first, and a hit needs what follows a block more than the block")
+@points(3, REMOVE, why="the block freed first is reused first, and prompts share early blocks more often than late")
 def test_4_skipped_blocks_are_freed_last_first(lab: LabUnderTest) -> None:
-    """A's six blocks are cached. A long step has passed; four blocks go in one call. In which order?"""
+    """A's six blocks are cached. After a long step, one call frees four of them. In which order?"""
     group = with_tables(lab, window(4), num_blocks=10, cached=range(1, 7), A=[1, 2, 3, 4, 5, 6])
     remove(lab, group, "A", 12)
     lab.expect("A's table with 12 tokens computed", [0, 0, 0, 0, 5, 6], table_of(group, "A"))
     lab.expect("free queue, the next to be reused first", [7, 8, 9, 4, 3, 2, 1], free_queue(group))
-    lab.expect("cached blocks", [1, 2, 3, 4, 5, 6], cached_blocks(group), why="freed is not gone: it can be hit")
+    lab.expect("cached blocks", [1, 2, 3, 4, 5, 6], cached_blocks(group), why="freed blocks can be hit")
 
 
 @points(2, REMOVE, why="a step needs slots for its own tokens and the window before them; what is older can go")
@@ -127,7 +127,7 @@ def test_5_smaller_steps_hold_fewer_blocks(lab: LabUnderTest) -> None:
         lab.expect(f"blocks of A in each group, in steps of {step}, then one of 1", want, [*got, held(kv, "A")])
 
 
-@points(3, FIND, why="the next token reads the window, and nothing to the left of it: that need not be cached")
+@points(3, FIND, why="the next token reads only the window, so blocks to its left need not be cached")
 def test_6_a_hit_needs_only_the_window(lab: LabUnderTest) -> None:
     """A window of 4, blocks of 2. A's twelve tokens were in blocks 1 to 6; then blocks 1, 2 and 3 were reused."""
     kv = make_kv(lab, FIND, 12, window(4))
@@ -139,7 +139,7 @@ def test_6_a_hit_needs_only_the_window(lab: LabUnderTest) -> None:
     kv.evict_blocks([1, 2, 3])
     lab.expect("hit without blocks 1, 2 and 3", [0, 0, 0, 4, 5], lookup(kv, range(12)))
     kv.evict_blocks([4])
-    why = "at 10 tokens block 4 is read; at 12, with one token more to come, only 5 and 6 are"
+    why = "token 10 reads blocks 4 and 5; token 12 reads only blocks 5 and 6"
     lab.expect("hit without block 4 as well", [], lookup(kv, range(12)), why=why)
     lab.expect("hit of 13 tokens without block 4", [0, 0, 0, 0, 5, 6], lookup(kv, range(13)), why=why)
 
@@ -161,7 +161,7 @@ def test_7_a_hit_is_searched_from_the_right(lab: LabUnderTest) -> None:
         lab.expect(f"hit with {' '.join(cached.split())!r} cached, of a to f", want, got, why=why)
 
 
-@points(3, MEET, why="a window's hit that is cut is no hit: at the shorter end, another window is read")
+@points(3, MEET, why="a shortened hit of a window need not be a hit: the new end reads other blocks")
 def test_8_groups_must_agree_on_one_length(lab: LabUnderTest) -> None:
     """Full attention has 4 blocks; the window, which reads one block, has its first, third, fifth and sixth."""
     groups = with_groups(lab, (full(), "abcd"), (window(3), "a c ef"))
@@ -172,9 +172,9 @@ def test_8_groups_must_agree_on_one_length(lab: LabUnderTest) -> None:
     lab.expect("blocks hit, one list per group", [[1, 2, 3], [0, 0, 13]], hits)
 
 
-@points(4, MEET, why="a group that shortens the hit asks the others a new question: is it one for you there as well?")
+@points(4, MEET, why="when one group shortens the hit, ask the other groups again with the new length")
 def test_9_every_group_is_asked_again_until_all_agree(lab: LabUnderTest) -> None:
-    """Three groups, and each pair of them agrees on something that the third does not have.
+    """Three groups. No group's own longest hit is a hit of all three.
 
     full       a b c d e f        12 tokens, and any beginning
     window 5   a b - - e f        12 tokens; or 4; or 2
@@ -184,7 +184,7 @@ def test_9_every_group_is_asked_again_until_all_agree(lab: LabUnderTest) -> None
     alone = [2 * len(hit_of(group, 6, 12)) for group in groups.single_type_managers]
     lab.expect("tokens that each group alone could hit", [12, 12, 8], alone)
     hits, num_tokens = meet(lab, groups, 6, 12)
-    lab.expect("tokens hit by all", 4, num_tokens, why="at 8 the window reads c and d; at 4 all have what is read")
+    lab.expect("tokens hit by all", 4, num_tokens, why="at 8 the window reads c and d; at 4 all groups have a hit")
     lab.expect("blocks hit, one list per group", [[1, 2], [11, 12], [0, 22]], hits)
 
 
@@ -205,12 +205,12 @@ def test_11_the_rarest_kind_decides_the_size(lab: LabUnderTest) -> None:
     lab.expect("layers in each group, windows first", [9, 9, 9, 9, 8, 8, 10], [len(names) for names in groups])
 
 
-@points(1, GROUP, why="with nearly equal counts one place more is cheaper than one group more")
+@points(1, GROUP, why="with nearly equal counts, an empty place costs less than another group")
 def test_12_nearly_equal_kinds_take_the_larger_size(lab: LabUnderTest) -> None:
     """13 and 12 layers; then 14 and 10, 15 and 10, 16 and 10. Where do two groups become three?"""
     want = {(13, 12): [13, 12], (14, 10): [14, 10], (15, 10): [8, 7, 10], (16, 10): [8, 8, 10], (12, 13): [12, 13]}
     got = {(w, f): [len(names) for names in grouped(lab, layers("w" * w + "f" * f))] for w, f in want}
-    why = "fewer than 1.5 times as many: as many as of the most"
+    why = "if most < 1.5 * least, a group has `most` layers"
     lab.expect_all(
         (f"layers in each group of {num_windows} windows and {num_full} full", sizes, got[num_windows, num_full], why)
         for (num_windows, num_full), sizes in want.items()
@@ -234,9 +234,9 @@ def test_windows_of_one_and_of_a_thousand(lab: LabUnderTest) -> None:
         lab.expect(f"tokens skipped with 0 1 2 3 15 16 17 computed, in a window of {sliding_window}", want, got)
 
 
-@points(1, REMOVE, stage="adversary", why="what one leaves behind another still reads: a reference goes, not the block")
+@points(1, REMOVE, stage="adversary", why="another request still reads this block: drop one reference, do not free it")
 def test_a_neighbour_still_reads_it(lab: LabUnderTest) -> None:
-    """A and B share blocks 1 and 2. A moves on; then B does; then A has a long way behind it, and all of it is gone."""
+    """A and B share blocks 1 and 2. Their windows move on in turns, until only their last blocks are left."""
     group = with_tables(lab, window(3), num_blocks=9, cached=[1, 2, 3, 4], A=[1, 2, 3, 4], B=[1, 2, 5])
     for name, num_computed, queue, tables in (
         ("A", 6, [6, 7, 8], [[0, 0, 3, 4], [1, 2, 5]]),
@@ -250,7 +250,7 @@ def test_a_neighbour_still_reads_it(lab: LabUnderTest) -> None:
         lab.expect(f"free queue {then}", queue, free_queue(group))
 
 
-@points(1, REMOVE, stage="adversary", why="null blocks stay null blocks: no request holds them, and none frees them")
+@points(1, REMOVE, stage="adversary", why="null blocks are never freed, because no request holds them")
 def test_again_and_before_admission(lab: LabUnderTest) -> None:
     """The same call twice; a table that begins with a hit's null blocks; a request that has no table yet."""
     group = with_tables(lab, window(4), num_blocks=12, cached=[4, 5, 6, 7], A=[0, 0, 0, 4, 5, 6, 7])
@@ -269,7 +269,7 @@ def test_again_and_before_admission(lab: LabUnderTest) -> None:
 
 @points(1, REMOVE, stage="adversary", why="uncached blocks join the front of the queue, together, in the order given")
 def test_without_caching_skipped_blocks_go_to_the_front(lab: LabUnderTest) -> None:
-    """Caching is off, so no block is cached, and what is freed goes to the front. Three blocks go in one call."""
+    """Caching is off, so freed blocks go to the front of the queue. One call frees three blocks, or five."""
     for sliding_window, want in ((4, [3, 2, 1, 6, 7]), (1, [5, 4, 3, 2, 1, 6, 7])):
         group = with_tables(lab, window(sliding_window), num_blocks=8, A=[1, 2, 3, 4, 5])
         remove(lab, group, "A", 10)
@@ -278,7 +278,7 @@ def test_without_caching_skipped_blocks_go_to_the_front(lab: LabUnderTest) -> No
 
 @points(1, REMOVE, stage="adversary", why="a block that slid out stays cached until it is reused: others can hit it")
 def test_what_slid_out_can_be_hit_again(lab: LabUnderTest) -> None:
-    """A has twelve tokens and goes on; B brings the first six of them, whose blocks A has left behind long ago."""
+    """A has twelve tokens and goes on; B has the same first six, whose blocks A freed before."""
     kv = make_kv(lab, REMOVE, 20, window(4))
     a = kv.new_request("A", range(12))
     for step in (6, 6, 1):
@@ -313,7 +313,7 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
 
 @points(1, FIND, stage="adversary", why="a window of 1 reads nothing before the token, so nothing has to be cached")
 def test_a_window_may_need_no_block(lab: LabUnderTest) -> None:
-    """A window of 1, and nothing in the cache; a window longer than the prompt, and all but its first block is."""
+    """A window of 1 with an empty cache. A window longer than the prompt, with one block missing."""
     for what, size, cached, num_blocks, want in (
         ("of 8 tokens in a window of 1, nothing cached", 1, "", 4, [0, 0, 0, 0]),
         ("in a window of 100 without the first block", 100, " bcdef", 6, []),
@@ -323,7 +323,7 @@ def test_a_window_may_need_no_block(lab: LabUnderTest) -> None:
         lab.expect(f"hit {what}", want, hit_of(group, num_blocks, 2 * num_blocks))
 
 
-@points(1, FIND, stage="adversary", why="one prefix has other KV in each group: a block hash alone is not the key")
+@points(1, FIND, stage="adversary", why="a prefix has different KV in each group, so the key includes the group")
 def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
     """Group 0 has a, b and c cached, group 1 only a and b. What does a window of group 1 find?"""
     for group_id, cached, want in ((0, "abc", [0, 2, 3]), (1, "ab", [11, 12])):
@@ -334,7 +334,7 @@ def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
         lab.expect(f"hit in group {group_id}, which has {' '.join(cached)}", want, hit_of(group, 3, 6))
 
 
-@points(1, FIND, stage="adversary", why="from the right, the window is all that has to be looked at")
+@points(1, FIND, stage="adversary", why="searching from the right, only the window's blocks need a lookup")
 def test_how_many_lookups(lab: LabUnderTest) -> None:
     """A prompt of 1,000 blocks, all cached, a window of two. Then with holes: is any block looked up twice?"""
     hashes = [BlockHash(b"%d" % number) for number in range(1000)]
@@ -351,7 +351,7 @@ def test_how_many_lookups(lab: LabUnderTest) -> None:
         lab.expect(f"blocks looked up left of the hit's window {what}", 0, num_left)
 
 
-@points(1, FIND, stage="adversary", why="a lookup is a question: no request has been admitted yet")
+@points(1, FIND, stage="adversary", why="a lookup changes no state: no request has been admitted yet")
 def test_a_question_changes_nothing(lab: LabUnderTest) -> None:
     """Block c is held, a and b are free and in the queue; references and the queue, before and after."""
     pool = BlockPool(8)
@@ -366,7 +366,7 @@ def test_a_question_changes_nothing(lab: LabUnderTest) -> None:
     lab.expect("hashes in the list that was given, afterwards", 3, len(hashes))
 
 
-@points(1, MEET, stage="adversary", why="the blocks go into the tables by their place: group 0's list comes first")
+@points(1, MEET, stage="adversary", why="list i goes into the block table of group i: keep the groups' order")
 def test_the_order_of_the_groups(lab: LabUnderTest) -> None:
     """The window is group 0, full attention group 1: whichever is asked first, the answer keeps the groups' order."""
     hits, num_tokens = meet(lab, with_groups(lab, (window(3), "abc"), (full(), "abcd"), (window(5), "abcd")), 4, 9)
@@ -374,18 +374,18 @@ def test_the_order_of_the_groups(lab: LabUnderTest) -> None:
     lab.expect("blocks hit, one list per group", [[0, 0, 3], [11, 12, 13], [0, 22, 23]], hits)
 
 
-@points(1, MEET, stage="adversary", why="any beginning of full attention's hit is a hit: there is nothing to ask again")
+@points(1, MEET, stage="adversary", why="any prefix of full attention's hit is a hit, so one lookup is enough")
 def test_full_attention_is_asked_once(lab: LabUnderTest) -> None:
     """Three groups shorten the hit again and again. How often is full attention asked, which looks at every block?"""
     cached = [(full(), "abcdefgh"), (window(3), "abc e gh"), (window(5), "abcd fg "), (state(), "ab de  h")]
     groups = with_groups(lab, *cached, full_attention=CountedFullAttention)
     hits, num_tokens = meet(lab, groups, 8, 16)
-    lab.expect("tokens hit", 4, num_tokens, why="16, then 14, 10, 8, 6, 4: each has something to say")
+    lab.expect("tokens hit", 4, num_tokens, why="the limit falls: 16, 14, 10, 8, 6, 4")
     lab.expect("blocks hit, one list per group", [[1, 2], [0, 12], [21, 22], [0, 32]], hits)
     lab.expect("how often full attention was asked", 1, groups.single_type_managers[0].num_asked)
 
 
-@points(1, MEET, stage="adversary", why="no more than was asked for, in whole blocks; and nothing in common is no hit")
+@points(1, MEET, stage="adversary", why="at most the limit, in whole blocks; without a common length there is no hit")
 def test_at_most_and_at_least(lab: LabUnderTest) -> None:
     """Limits around a block's edge; more hashes than blocks; then groups that have nothing in common."""
     for block_size in (1, 3, 4, 16):
@@ -403,7 +403,7 @@ def test_at_most_and_at_least(lab: LabUnderTest) -> None:
 
 
 @points(
-    1, GROUP, stage="adversary", why="equal specs are one kind, one object or two; a window of another length is not"
+    1, GROUP, stage="adversary", why="equal specs are one kind, even as two objects; another window is another kind"
 )
 def test_what_is_one_kind(lab: LabUnderTest) -> None:
     """One kind alone; three kinds, mixed; equal specs that are different objects; a kind with a single layer."""
@@ -425,7 +425,7 @@ def test_random_windows_of_get_num_skipped_tokens(lab: LabUnderTest) -> None:
     compare_windows(lab)
 
 
-@points(1, REMOVE, stage="property", why="what no request reads is free, the last first; all else stays where it is")
+@points(1, REMOVE, stage="property", why="blocks that no request reads are freed, last first; all others are unchanged")
 def test_random_lives_of_remove_skipped_blocks(lab: LabUnderTest) -> None:
     """Forty random lives of some tables that share blocks, each compared step by step with a model made of lists."""
     compare_lives(lab)
@@ -443,7 +443,7 @@ def test_random_caches_of_several_groups(lab: LabUnderTest) -> None:
     compare_random_caches(lab, MEET)
 
 
-@points(1, GROUP, stage="property", why="the rarest kind, or the commonest if it is near, says how large a group is")
+@points(1, GROUP, stage="property", why="a group's size: the rarest kind's count, or the commonest's if it is near")
 def test_random_models_of_group_layers(lab: LabUnderTest) -> None:
     """Forty random models; layers are dealt out one by one."""
     compare_models(lab)

@@ -78,7 +78,7 @@ def watched(lab: LabUnderTest, policy: type[Any]) -> type[EvictionPolicy]:
                 lab.fail("what victim returned", "a waiting block", block)
             if block not in self._waiting:
                 held = f", held by {block.ref_cnt}" if block.ref_cnt else ""
-                why = "what is held, or was a victim before, is not waiting: `leave` or `victim` has been called for it"
+                why = "a block in use, or evicted before, is not waiting: `leave` or `victim` was called for it"
                 lab.fail("what victim returned", "a waiting block", f"block {block.block_id}{held}", why)
             return block
 
@@ -98,7 +98,7 @@ class Prefix:
 
 @dataclass
 class SlowLFU:
-    """The contract of LFU with plain lists: words as they are cached, found by looking at all of them."""
+    """The contract of LFU with plain lists: each lookup scans all cached prefixes."""
 
     num_blocks: int
     age: int = 0
@@ -186,7 +186,7 @@ class LFUCache(Cache):
         return gone
 
     def expect(self, what: str, want: object, got: object, why: str = "") -> None:
-        """Compare. A failure draws the queue; what became of 200 words goes with it, unseen: it tells beliefs apart."""
+        """Compare. A failure draws the queue; it also records a run of 200 words, which tells beliefs apart."""
         try:
             self.lab.expect(what, want, got, why)
         except LabFailure as failure:

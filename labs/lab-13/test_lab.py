@@ -38,9 +38,9 @@ def test_2_what_was_found_again_outlives_what_was_not(lab: LabUnderTest) -> None
     cache.expect("who goes first after ab three times and c twice", "c", cache.victims(1), why)
 
 
-@points(3, "LFU.leave", why="it left the waiting blocks when it was found, and waits anew when it is free again")
+@points(3, "LFU.leave", why="a found block stops waiting, and waits again when no request holds it")
 def test_3_a_block_that_is_held_is_no_victim(lab: LabUnderTest) -> None:
-    """abc waits; ab comes back and stays. c and xy are all that can go, until ab has left."""
+    """abc waits. ab comes again and keeps running. Only c, x and y can be evicted until ab has left."""
     cache = LFUCache(lab, 6)
     cache.send("abc xy")
     cache.expect("letters found of ab", 2, cache.come("ab"))
@@ -61,14 +61,14 @@ def test_4_popularity_beats_age_in_the_queue(lab: LabUnderTest) -> None:
 
 @points(3, "LFU.record_miss", why="a new content begins with one use, whatever stood in the block before")
 def test_5_a_block_forgets_what_stood_in_it(lab: LabUnderTest) -> None:
-    """b is used three times and evicted; d comes into its block, and is no favourite."""
+    """b is used three times and evicted; d gets its block and starts with one use."""
     cache = LFUCache(lab, 2)
     cache.send("a a a a a a a b b b c d e")
     why = "d was in the block that b had left; it has one use, and not four, so it went for e"
     cache.expect("letters found of a, used seven times, after b, b, b, c, d, e", [1], cache.send("a"), why)
 
 
-@points(5, "LFU.victim", why="the cache grows as old as its last victim was worth; newcomers start from there")
+@points(5, "LFU.victim", why="the cache's age is the worth of its last victim; new blocks start from that age")
 def test_6_what_was_popular_once_does_not_stay_for_ever(lab: LabUnderTest) -> None:
     """a was used four times and never again. Letters come and go, each once: after how many is a gone?"""
     cache = LFUCache(lab, 2)
@@ -99,9 +99,9 @@ def test_7_a_use_now_is_worth_more_than_a_use_then(lab: LabUnderTest) -> None:
     cache.expect("who goes first of a, used nine times, c four times and d twice, later", "c", cache.victims(1), why)
 
 
-@points(3, "LFU.enter", why="who comes back to wait stands behind its equals")
+@points(3, "LFU.enter", why="a block that waits again goes behind its equals")
 def test_8_who_comes_back_waits_behind_its_equals(lab: LabUnderTest) -> None:
-    """a, b, c are used once; a is held for a while by two requests, which leave."""
+    """a, b and c are used once. A second request holds a, while b and c are used again."""
     cache = LFUCache(lab, 4)
     cache.send("a b c")
     cache.come("a")
@@ -113,7 +113,7 @@ def test_8_who_comes_back_waits_behind_its_equals(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "LFU.record_hit", stage="adversary", why="found is found: a block that is held has one use more, too")
+@points(1, "LFU.record_hit", stage="adversary", why="a hit on a block in use counts as a use, too")
 def test_a_block_that_is_held_can_be_found(lab: LabUnderTest) -> None:
     """ab and ac find a, which has not left yet. d is used twice before the three leave."""
     cache = LFUCache(lab, 8)
@@ -125,9 +125,9 @@ def test_a_block_that_is_held_can_be_found(lab: LabUnderTest) -> None:
     cache.expect("who goes last: a was used three times, d twice", "a", cache.victims()[-1:])
 
 
-@points(1, "LFU.leave", stage="adversary", why="an old entry of a block that was held since is no entry")
+@points(1, "LFU.leave", stage="adversary", why="an entry from before a block was held again is not valid")
 def test_a_block_that_left_and_came_back_goes_once(lab: LabUnderTest) -> None:
-    """a comes back twice and b once; who is evicted is evicted once, and in the order of its last wait."""
+    """a comes back twice and b once; each block is evicted once, the least used first."""
     cache = LFUCache(lab, 4)
     cache.send("a b a b a c")
     cache.expect("who goes", "cba", cache.victims())
@@ -142,9 +142,9 @@ def test_several_victims_in_one_call(lab: LabUnderTest) -> None:
     cache.expect("who goes first after a, b three times, d four times, xy twice", "d", cache.victims(1), why)
 
 
-@points(1, "LFU.record_miss", stage="adversary", why="worth is made when a block is used, not when it comes to wait")
+@points(1, "LFU.record_miss", stage="adversary", why="worth is set when a block is used, not when it begins to wait")
 def test_worth_is_of_the_last_use(lab: LabUnderTest) -> None:
-    """a is computed, and held while others are evicted; when it leaves, the cache has grown older, and a has not."""
+    """a is computed, and held while others are evicted; when it leaves, the age has grown, its worth has not."""
     cache = LFUCache(lab, 3)
     cache.come("a")
     cache.send("c d e f")
@@ -166,7 +166,7 @@ def test_what_was_computed_has_been_used_once(lab: LabUnderTest) -> None:
 
 @points(4, "LFU.victim", stage="property", why="compared with the contract, written down with plain lists")
 def test_random_lives_of_lfu(lab: LabUnderTest) -> None:
-    """Forty words, sixty times: which letters are found of each word, beside a slow LFU."""
+    """Forty words, sixty times: compare the letters found of each word with a slow LFU."""
     for num_blocks in (4, 6, 8):
         lives = [random_words(random.Random(f"{num_blocks} {seed}")) for seed in seeds(20)]
         check_all(partial(lfu_life, lab, num_blocks), lives)
@@ -190,9 +190,9 @@ def lfu_life(lab: LabUnderTest, num_blocks: int, words: list[str]) -> None:
 # Yours --------------------------------------------------------------------------------------------------------------
 
 
-@points(3, "Hybrid.victim", stage="adversary", why="whatever your rule is: each waiting block can be chosen, and once")
+@points(3, "Hybrid.victim", stage="adversary", why="under any rule, each waiting block is evicted exactly once")
 def test_hybrid_is_sound(lab: LabUnderTest) -> None:
-    """Random lives: victims are waiting blocks, all of them come in the end, and the engine's invariants hold."""
+    """Random lives: victims are waiting blocks, each is evicted in the end, and the engine's invariants hold."""
     for seed in seeds(6):
         rng = random.Random(seed)
         cache = Cache(lab, lab.Hybrid, rng.randrange(20, 30))
@@ -210,7 +210,7 @@ def test_hybrid_is_sound(lab: LabUnderTest) -> None:
         lab.expect("victims until none waits", cached, len(cache.victims()))
 
 
-@points(2, "Hybrid.victim", stage="property", why="replay: no clock, no chance, no order of a set")
+@points(2, "Hybrid.victim", stage="property", why="same calls, same victims: no clock, no random, no set order")
 def test_hybrid_does_the_same_again(lab: LabUnderTest) -> None:
     """The same words twice, in two caches whose blocks are other objects; then with other letters for the same ones."""
     rng = random.Random(7)
@@ -230,9 +230,9 @@ def test_hybrid_beats_lru_on_a_workload(lab: LabUnderTest) -> None:
     beats_lru(lab, 1)
 
 
-@points(6, "Hybrid.victim", stage="adversary", why="which of the five can your rule be good at, and which can it not?")
+@points(6, "Hybrid.victim", stage="adversary", why="which of the five workloads suit your rule?")
 def test_hybrid_beats_lru_on_two_workloads(lab: LabUnderTest) -> None:
-    """The same board. What helps on one often costs on another: a second one takes a second thought."""
+    """The same board. What helps on one workload often costs on another."""
     beats_lru(lab, 2)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of lab-14 stand on: a home and a pool in a given state, all that can be seen of both, plain twins."""
+"""Helpers for the tests of lab-14: a home and a pool in a given state, all that can be seen of both, plain twins."""
 
 import math
 import random
@@ -59,7 +59,7 @@ class Desk:
         self.pool = Pool(held, list(free))
 
     def damage(self, key: str, what: bytes = b"?") -> None:
-        """Change what is stored under a key behind its back."""
+        """Change the payload of a key without updating its digest."""
         self.home.entries[key].payload = what
 
     def store(self, key: str) -> object:
@@ -100,7 +100,7 @@ class Desk:
         blocks: Mapping[int, str] | None = None,
         free: Sequence[int] | None = None,
     ) -> None:
-        """Compare all that can be seen after a call, `returned` being what should have come of it and what came."""
+        """Compare all visible state after a call. `returned` is the expected and the actual result."""
         rows: list[tuple[str, object, object, str]] = [
             (f"what came of {what}", *returned, why),
             (f"home after {what}, least recently used first", list(home), list(self.home.entries), why),
@@ -142,7 +142,7 @@ class Twin:
         return True
 
     def lease(self, key: str) -> bytes | None:
-        """Rely on a content."""
+        """Take a lease on a content."""
         if key not in self.order:
             return None
         self.leases[key] = self.leases.get(key, 0) + 1
@@ -150,7 +150,7 @@ class Twin:
         return payload(key)
 
     def release(self, key: str) -> None:
-        """Rely on it once less."""
+        """End one lease."""
         self.leases[key] -= 1
         if not self.leases[key]:
             del self.leases[key]

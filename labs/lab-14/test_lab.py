@@ -20,7 +20,7 @@ NOTHING, ERROR = InWords("nothing raised"), InWords("ValueError raised")
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "quantize", why="the farthest number gets the last step, and the others what is next to them")
+@points(3, "quantize", why="the number farthest from zero becomes 127, and the others are rounded")
 def test_1_the_farthest_number_is_127(lab: LabUnderTest) -> None:
     """One step is worth a hundredth here: 1.27 is 127 of them. Then the farthest number is below zero."""
     numbers, scale = lab.quantize([1.27, -0.6, 0.014, 0.0])
@@ -66,9 +66,9 @@ def test_4_each_token_has_scales_of_its_own(lab: LabUnderTest) -> None:
     lab.expect("what the query reads", rounded(read(query, keys, values)), rounded(got), why)
 
 
-@points(3, "store", why="what the pool forgets is kept here, as long as there is room")
+@points(3, "store", why="the home keeps contents that the pool evicts, as long as there is room")
 def test_5_a_content_comes_in_as_the_last(lab: LabUnderTest) -> None:
-    """Into a home with room; then one that is there already, which counts as used and stays as it is."""
+    """Store into a home with room. Then store a content that is there: it counts as used and is unchanged."""
     desk = Desk(lab, 4, "ab")
     came = desk.store("c")
     desk.sees('store of "c"', (True, came), home="abc")
@@ -88,13 +88,13 @@ def test_6_the_least_recently_used_makes_room(lab: LabUnderTest) -> None:
 
 @points(2, "store", after="test_6_the_least_recently_used_makes_room")
 def test_7_what_is_leased_is_not_pushed_out(lab: LabUnderTest) -> None:
-    """a and b are on their way up: c makes room. When all are leased, nothing changes."""
+    """a and b are leased, so c is evicted. When all are leased, nothing changes."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 2})
     came = desk.store("x")
     desk.sees('store of "x" while a and b are leased', (True, came), home="abx", leases={"a": 1, "b": 2})
     full = Desk(lab, 2, "ab", {"a": 1, "b": 1})
     came = full.store("c")
-    why = "between `it is there` and `here it is` it must not go"
+    why = "a leased content must stay until it is released"
     full.sees('store of "c" while all are leased', (False, came), home="ab", leases={"a": 1, "b": 1}, why=why)
 
 
@@ -138,7 +138,7 @@ def test_10_one_lease_ends(lab: LabUnderTest) -> None:
         desk.sees(f'release of "{key}", which has no lease', (ERROR, came), home="ab")
 
 
-@points(4, "promote", why="a content has one owner: it comes up, and what was there goes down")
+@points(4, "promote", why="a content has one owner: it moves up, and the block's old content moves down")
 def test_11_what_comes_up_changes_places_with_what_goes_down(lab: LabUnderTest) -> None:
     """a and b come up into blocks 3 and 1, the next two to be handed out. Block 3 held x, block 1 nothing."""
     desk = Desk(lab, 4, "qab", blocks={1: "", 2: "m", 3: "x", 4: "n"}, free=[3, 1, 4])
@@ -150,7 +150,7 @@ def test_11_what_comes_up_changes_places_with_what_goes_down(lab: LabUnderTest) 
 
 @points(2, "promote", after="test_11_what_comes_up_changes_places_with_what_goes_down")
 def test_12_up_to_the_first_that_is_missing(lab: LabUnderTest) -> None:
-    """b is not there: what follows it is of no use, and stays. Then the first is damaged."""
+    """b is missing, so c and d stay in the home. Then the first key is damaged."""
     desk = Desk(lab, 4, "acd", blocks={1: "", 2: "", 3: ""}, free=[1, 2, 3])
     came = desk.promote("abcd")
     why = "a prefix is useful up to its first gap"
@@ -183,7 +183,7 @@ def test_a_vector_of_zeros(lab: LabUnderTest) -> None:
 
 @points(2, "attend", stage="adversary", after="test_3_attention_over_eight_bits")
 def test_large_scores_do_not_overflow(lab: LabUnderTest) -> None:
-    """Scores of thousands: the largest takes all, and no exponential is infinite. Then all of them are below zero."""
+    """Scores of thousands: the largest has weight 1, and no exponential overflows. Then all of them are below zero."""
     keys = [([127, 0], 40.0), ([127, 1], 40.0), ([-127, 0], 40.0)]
     values = [([1, 0], 1.0), ([0, 1], 1.0), ([127, 127], 1.0)]
     query = [3.0, 2.0]
@@ -211,11 +211,11 @@ def test_a_full_home_has_room_for_what_it_has(lab: LabUnderTest) -> None:
 
 @points(1, "lease", stage="adversary", after="test_9_damaged_bytes_are_not_there")
 def test_what_is_leased_can_be_damaged(lab: LabUnderTest) -> None:
-    """a and b are leased when a bit of a flips; then somebody else asks for a."""
+    """a and b are leased when a bit of a flips; then another request leases a."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 1})
     desk.damage("a")
     came = desk.lease("a")
-    why = "the bytes were right when they were leased first; these are not, and each lease looks"
+    why = "the bytes were right at the first lease; these are not, and each lease must check"
     desk.sees('lease of "a", damaged since it was leased', (None, came), home="bc", leases={"b": 1}, why=why)
     lab.expect("damaged so far", 1, desk.home.num_damaged)
 
@@ -225,7 +225,7 @@ def test_what_goes_down_pushes_out_nothing_that_comes_up(lab: LabUnderTest) -> N
     """The home is full of what is wanted, and both blocks hold something: x and y take the places of a and b."""
     desk = Desk(lab, 2, "ba", blocks={1: "x", 2: "y"}, free=[1, 2])
     came = desk.promote("ab")
-    why = "b stands first in the order of use: to store x before b is safe is to lose b"
+    why = "b is the least recently used: storing x before b is leased evicts b"
     desk.sees('promote of "ab"', ([1, 2], came), home="xy", blocks={1: "a", 2: "b"}, free=[], why=why)
 
 
@@ -241,13 +241,11 @@ def test_only_as_many_as_there_are_free_blocks(lab: LabUnderTest) -> None:
 
 @points(2, "crossover", stage="adversary", after="test_13_where_reloading_begins_to_pay")
 def test_where_it_never_pays_and_where_it_always_does(lab: LabUnderTest) -> None:
-    """A tier that is slower per token, one that is as fast, and one that asks nothing beforehand."""
+    """A tier that is slower per token, one that is as fast, and one without a fixed cost."""
     got = lab.crossover(1.0, 0.5, 0.0, 4)
     lab.expect("crossover of a tier that takes 2 s per token where computing takes 1", None, got)
     got = lab.crossover(1.0, 0.5, 3.0, 2)
-    lab.expect(
-        "crossover of a tier that takes as long per token", None, got, "what it asks beforehand is never won back"
-    )
+    lab.expect("crossover of a tier that takes as long per token", None, got, "the fixed cost is never recovered")
     got = lab.crossover(1.0, 0.25, 0.0, 2)
     lab.expect("crossover of a tier that asks nothing beforehand", 1, got)
 
@@ -257,7 +255,7 @@ def test_where_it_never_pays_and_where_it_always_does(lab: LabUnderTest) -> None
 
 @points(1, "release", stage="property", after="test_10_one_lease_ends")
 def test_random_lives_of_a_home(lab: LabUnderTest) -> None:
-    """Forty random lives of a home for three: each answer, the order of use and the leases are a plain twin's."""
+    """Forty random lives of a home for three: each answer, the order of use and the leases equal those of a twin."""
     for seed in seeds(40):
         rng = random.Random(seed)
         life = [Step(rng.choice(["store", "lease", "release"]), rng.choice("abcdef")) for _ in range(24)]

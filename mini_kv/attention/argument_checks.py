@@ -43,7 +43,7 @@ def _check_query(query: Tensor, kv_cache: PagedKVCache) -> None:
     if query.dtype != kv_cache.data.dtype and not kv_cache.is_quantized:
         raise ConfigError(f"query is {query.dtype}, the cache {kv_cache.data.dtype}")
     if kv_cache.data.dtype == torch.int8 and kv_cache.scales is None:
-        raise ConfigError("an int8 cache means nothing without its scales: make it with allocate_kv_cache")
+        raise ConfigError("an int8 cache needs its scales: make it with allocate_kv_cache")
 
 
 def _check_metadata(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata) -> None:

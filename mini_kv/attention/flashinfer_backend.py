@@ -24,7 +24,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
     if query.device.type != "cuda":
         return f"the tensors are on {query.device}"
     if kv_cache.num_planes == 1:
-        return "for one vector as key and value it has other kernels, which this does not call"
+        return "it has other kernels for latent vectors, which this adapter does not call"
     if query.dtype not in (torch.float16, torch.bfloat16) or kv_cache.is_quantized:
         return "this adapter knows float16 and bfloat16 only"
     if options.chunk_size is not None or options.sinks is not None:

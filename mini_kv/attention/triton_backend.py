@@ -35,13 +35,13 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
     if query.device.type != "cuda" and not IS_INTERPRETED:
         return f"the tensors are on {query.device}; without a GPU set TRITON_INTERPRET=1 before Python starts"
     if torch.float64 in (query.dtype, kv_cache.data.dtype):
-        return "the kernels compute in float32, so a float64 result would lie"
+        return "the kernels compute in float32, so a float64 result would be too imprecise"
     if kv_cache.head_size > 256:
         return f"head size {kv_cache.head_size}: a tile of more than 256 does not fit in shared memory"
     if query.shape[1] // kv_cache.num_kv_heads > 128:
         return "more than 128 heads share a head of keys"
     if query.stride(-1) != 1 or kv_cache.data.stride(-1) != 1:
-        return "the elements of a head must lie side by side"
+        return "the elements of a head must be contiguous"
     if query.device.type != "cuda":
         return None
     return obstacle_of_gpu(query, kv_cache, torch.cuda.get_device_capability(query.device))

@@ -58,7 +58,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", metavar="ROW", help=f"only these: {names(all_rows(QUICK, 0))}")
     parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
     parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="a checkout of nano-vllm to compare with, too")
-    parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="a checkout of mini-sglang, the same")
+    parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="a mini-sglang checkout to compare with, too")
     parser.add_argument(
         "--repeats", type=int, choices=range(1, MOST_REPEATS + 1), metavar="N", help=f"runs per row, to {MOST_REPEATS}"
     )

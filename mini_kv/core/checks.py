@@ -99,7 +99,7 @@ def _check_skipping(
         for manager in coordinator.skipping_managers
     )
     if has_given_back:
-        message = f"it goes back to {num_computed_tokens} computed tokens, behind what its window has given back"
+        message = f"it goes back to {num_computed_tokens} computed tokens, but its window has freed blocks before them"
         raise AllocationError(request.request_id, message)
     num_drafts = num_computed_tokens + num_slots_wanted - request.num_tokens
     if coordinator.has_states and num_drafts > 0:
@@ -155,7 +155,7 @@ def _fault_in_hit(manager: SingleTypeKVCacheManager, block: KVCacheBlock, key: b
     `key` is `b""` where nothing is read. It is `None` where the request has no block hash, so no block can match.
     """
     if key == b"":
-        return None if block.is_null else f"stands where group {manager.kv_cache_group_id} reads nothing"
+        return None if block.is_null else f"is at a place that group {manager.kv_cache_group_id} does not read"
     if block.block_hash is None or block.block_hash != key:
         return "has been evicted since the lookup; look up again"
     own = manager.block_pool.blocks

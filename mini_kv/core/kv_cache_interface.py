@@ -255,7 +255,7 @@ class KVCacheConfig:
         if self.num_hash_lookahead_tokens not in (0, 1):
             raise ConfigError(f"num_hash_lookahead_tokens is {self.num_hash_lookahead_tokens}, it must be 0 or 1")
         if self.drops_last_block and self.prefix_cache_retention_interval is not None:
-            message = "a retention interval keeps the blocks of a hit, and not the one after it that a hit drops"
+            message = "a retention interval keeps the blocks of a hit, but not the next one, which a hit drops"
             raise ConfigError(f"{message}: set num_hash_lookahead_tokens to 1")
         for group in self.kv_cache_groups:
             if group.is_eagle_group and not isinstance(group.first_spec, FullAttentionSpec | SlidingWindowSpec):

@@ -191,7 +191,7 @@ class SingleTypeKVCacheManager(ABC):
             6 tokens computed       [ null  b1   b2  b3 ]       token 6 reads from token 3 on, which is in b1
             7 tokens computed       [ null null  b2  b3 ]       b1 is free; if it has a key, it can still be hit
 
-        They are freed last first, as in `free`, because a hit needs later blocks more than earlier ones.
+        They are freed last first, as in `free`, because prompts share early blocks more often than late ones.
         """
         table = self.req_to_blocks.get(request_id, [])
         start = self.num_skipped_block.get(request_id, 0)

@@ -25,7 +25,7 @@ NOT_HERE = {
     "limit_mm_per_prompt": "prompts are text",
     "compilation_config": "nothing is compiled or captured ahead",
     "kv_events_config": "an engine takes a publisher: mini_kv.serve.kv_events_publisher; generate has --kv-events",
-    "kv_transfer_config": "blocks go to memory, disk or a server by kv_tiers, and to no other engine's worker",
+    "kv_transfer_config": "kv_tiers moves blocks to memory, disk or a server, but not to another engine",
     "async_scheduling": "a step is planned when the one before is done",
     "enforce_eager": "nothing is captured, so every step is eager",
     "mamba_block_size": "states lie one block apart, and a block has as many tokens as take the room of a state",
@@ -33,11 +33,11 @@ NOT_HERE = {
     "mamba_cache_dtype": "a state has the model's dtype",
     "kv_sharing_fast_prefill": "every token of a prompt goes through the layers that share keys and values, too",
     "prefix_cache_retention_interval": "a KVCacheManager takes it, in its KVCacheConfig; the engine keeps every key",
-    "watermark": "a KVCacheManager takes it; the engine's leaves no block free on purpose",
+    "watermark": "a KVCacheManager takes it; the engine's keeps no block free on purpose",
     "prefix_caching_hash_algo": "a KVCacheManager takes it, as hash_name; the engine's hashes are SHA-256",
     "swap_space": "blocks that the pool evicts go on in tiers, see kv_tiers; vLLM 0.33 has no such option either",
-    "trust_remote_code": "no code that lies in a checkpoint is run",
-    "tokenizer": "the tokenizer lies in the model's folder",
+    "trust_remote_code": "mini_kv runs no code from a checkpoint",
+    "tokenizer": "the tokenizer is read from the model's folder",
 }
 """Options of vLLM's `EngineArgs` that we do not have, each with the reason."""
 
@@ -107,7 +107,7 @@ class EngineConfig:
         if self.kv_cache_dtype not in CACHE_DTYPES:
             raise ConfigError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
-            raise ConfigError("num_blocks and kv_cache_memory_bytes both say how large the pool is: give one")
+            raise ConfigError("num_blocks and kv_cache_memory_bytes both set the size of the pool: give one")
 
 
 def _check_number(name: str, value: object, least: int, *, may_be_none: bool) -> None:

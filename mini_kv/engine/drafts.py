@@ -41,7 +41,7 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         if self.method != "ngram":
-            raise ConfigError(f"method is {self.method!r}: drafts come from the text itself, 'ngram', and not a model")
+            raise ConfigError(f"method is {self.method!r}: it must be 'ngram', which takes drafts from the text itself")
         if not 1 <= self.num_speculative_tokens <= MOST_DRAFTS:
             number = self.num_speculative_tokens
             raise ConfigError(f"num_speculative_tokens is {number}, it must be from 1 to {MOST_DRAFTS}")

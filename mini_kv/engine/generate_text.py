@@ -37,7 +37,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         "prompts",
         metavar="PROMPT",
         nargs="*",
-        help="a text to go on from; several run in one batch (an error calls the first of them request '0')",
+        help="a text to continue; several run in one batch (error messages call the first one request '0')",
     )
     parser.add_argument(
         "--prompts",
@@ -47,7 +47,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="prompts from a file, one per line, or from standard input: -; may be given several times",
     )
-    parser.add_argument("--chat", action="store_true", help="each prompt is said to a chat model, by its own template")
+    parser.add_argument("--chat", action="store_true", help="send each prompt to a chat model, in its chat template")
     _add_sampling_arguments(parser)
     _add_model_arguments(parser)
     parser.add_argument(
@@ -68,10 +68,10 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         "--drafts",
         type=int,
         metavar="N",
-        help="guess N tokens from the text itself and check them in one step: the same words, fewer steps",
+        help="guess N tokens from the text itself and check them in one step: the same text, fewer steps",
     )
     _add_tier_arguments(parser)
-    parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
+    parser.add_argument("--stats", action="store_true", help="print the speed on stderr at the end")
 
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,12 +80,12 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=Path,
         metavar="DIR",
-        help="a checkpoint's folder; with the extra hf of Qwen, Gemma, Phi and others, too (default: the small model)",
+        help="a checkpoint's folder; with the extra hf also Qwen, Gemma, Phi and others (default: the small model)",
     )
     parser.add_argument(
         "--windows",
         action="store_true",
-        help="the small model's sister: two of its three layers see 32 tokens; each layer has a block table of its own",
+        help="a small model in which two of three layers see 32 tokens; each layer has a block table of its own",
     )
     parser.add_argument(
         "--dtype",
@@ -97,7 +97,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--untested",
         action="store_true",
-        help="run an architecture that no test covers, if a short text comes out as with transformers",
+        help="run an architecture that no test covers, if a short text has the same result as with transformers",
     )
 
 
@@ -119,7 +119,7 @@ def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
         "--reload",
         choices=("always", "cheaper"),
         default="always",
-        help="cheaper: compute what would take longer to bring up, by what both have taken so far (default: always)",
+        help="cheaper: compute a block if a reload would take longer, by the times measured so far (default: always)",
     )
 
 
@@ -131,7 +131,7 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="tokens before which nothing ends an answer: the model may not choose to (default: 0)",
+        help="minimum tokens of an answer: before that, no token ends it (default: 0)",
     )
     parser.add_argument(
         "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
@@ -142,7 +142,7 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="P",
-        help="draw from the likeliest that have the share P together (default: 1.0)",
+        help="draw from the likeliest tokens with a total probability of P (default: 1.0)",
     )
     parser.add_argument(
         "--min-p",
@@ -155,7 +155,7 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         "--logprobs",
         type=int,
         metavar="N",
-        help="behind each text its tokens, how likely each was, and the N likeliest beside it",
+        help="after each text, print its tokens with their log probabilities and the N likeliest",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
     parser.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
@@ -336,7 +336,7 @@ def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:
         torch.empty(max(num_bytes, 0), dtype=torch.uint8, device=model.device)
     except (MemoryError, RuntimeError):
         pool = f"a pool of {num_blocks:,} blocks of {block_size:,} tokens"
-        raise ConfigError(f"{pool} takes {num_bytes:,} bytes, which this machine does not give") from None
+        raise ConfigError(f"{pool} takes {num_bytes:,} bytes, which this machine cannot allocate") from None
 
 
 def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":

@@ -175,7 +175,7 @@ def chat_prompts(
 ) -> list[tuple[str, list[int]]]:
     """Return each conversation as the model's input text, and as its tokens. For the arguments see `LLM.chat`."""
     if not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise ConfigError("this model has learned no chat: its tokenizer has no chat template")
+        raise ConfigError("this is not a chat model: its tokenizer has no chat template")
     texts = [tokenizer.apply_chat_template(each, chat_template, add_generation_prompt) for each in conversations]
     return [(text, tokenizer.encode(text, add_special_tokens=False)) for text in texts]
 

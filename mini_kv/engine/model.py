@@ -49,7 +49,7 @@ class ModelConfig:
         if self.head_dim < 2 or self.head_dim % 2:
             raise ConfigError(f"head_dim is {self.head_dim}, it must be even: RoPE turns pairs")
         if self.window_layers and self.sliding_window is None:
-            raise ConfigError(f"layers {list(self.window_layers)} have a window, but sliding_window says no size")
+            raise ConfigError(f"layers {list(self.window_layers)} have a window, but sliding_window has no size")
 
     def window_of(self, layer: int) -> int | None:
         """Return the number of tokens that one layer sees. `None`: all."""

@@ -25,7 +25,7 @@ class PoisonedKVError(KVCacheError):
     """A request read memory without KV of its own, or its model computes NaN or infinity."""
 
     def __init__(self, request_id: str, where: str) -> None:
-        super().__init__(f"request {request_id!r} got NaN or infinity {where}: it read what is no KV")
+        super().__init__(f"request {request_id!r}: NaN or infinity {where}: it read memory that was never written")
         self.request_id = request_id
 
 

@@ -29,7 +29,7 @@ def check_request(
     if n < 1:
         raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
     if params.stop and tokenizer is None:
-        raise ConfigError(f"request {request_id!r} is to stop at a text, but without a tokenizer there is none")
+        raise ConfigError(f"request {request_id!r} has a stop text, but the engine has no tokenizer")
 
 
 def prompt_token_ids(request_id: str, prompt: Prompt, model: CausalLM, tokenizer: TextTokenizer | None) -> list[int]:
@@ -41,7 +41,7 @@ def prompt_token_ids(request_id: str, prompt: Prompt, model: CausalLM, tokenizer
         raise PromptError(f"{prompt_of} is {type(prompt).__name__}: it must be text or a list of token ids")
     token_ids = list(prompt)
     if not token_ids:
-        raise PromptError(f"{prompt_of} is empty: there is nothing to go on from")
+        raise PromptError(f"{prompt_of} is empty: there is nothing to continue")
     if len(token_ids) >= model.max_position_embeddings:
         message = f"{prompt_of} has {len(token_ids)} tokens"
         raise PromptError(f"{message}; the model reads at most {model.max_position_embeddings}, answer included")

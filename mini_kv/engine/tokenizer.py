@@ -231,7 +231,7 @@ class _Reader:
         model = data["model"]
         special = self._special_tokens(data.get("added_tokens") or [])
         if eos_token_id is not None and eos_token_id not in special.values():
-            raise CheckpointError(self.path, f"has no special token {eos_token_id}, which is to end a text")
+            raise CheckpointError(self.path, f"has no special token {eos_token_id}, which should end a text")
         vocab = {self._token(name): self._id(name, id_) for name, id_ in model["vocab"].items() if name not in special}
         if len({*vocab.values(), *special.values()}) < len(vocab) + len(special):
             raise CheckpointError(self.path, "has two tokens with the same id")

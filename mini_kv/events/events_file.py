@@ -57,7 +57,7 @@ def load_events(text: str) -> tuple[EventsHeader, list[Span]]:
             else:
                 spans.append(_span(values))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            what = f"no JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else repr(error)
+            what = f"not JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else repr(error)
             raise EventsError(f"line {number}: {what} in {line[:80]!r}") from error
     if header is None:
         raise EventsError("line 1: the file is empty, the header is missing")

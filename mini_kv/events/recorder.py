@@ -37,7 +37,7 @@ class Recorder:
     def report(self, edge: Edge, change: str) -> None:
         """Add an edge. In strict mode raise `BlockStateError` for an illegal one."""
         if edge.kind is EdgeKind.ILLEGAL and self.strict:
-            raise BlockStateError(f"block {edge.block_id}: {change} can never be right", [edge.block_id])
+            raise BlockStateError(f"block {edge.block_id}: illegal change, {change}", [edge.block_id])
         self.edges.append(edge)
 
 

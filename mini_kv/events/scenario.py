@@ -178,7 +178,7 @@ def load_scenario(name: str, lang: str = "en") -> Scenario:
         return parse_scenario(name, text)
     told = _folder() / lang / f"{name}.toml"
     if not told.is_file():
-        raise ScenarioError(f"the scenario {name} is not told in {lang!r}: there is no {lang}/{name}.toml")
+        raise ScenarioError(f"the scenario {name} has no translation {lang!r}: there is no {lang}/{name}.toml")
     return translated(parse_scenario(name, text), lang, tomllib.loads(told.read_text(encoding="utf-8")))
 
 
@@ -296,7 +296,7 @@ def _parse_step(where: str, values: dict[str, Any]) -> Step:
     if unknown:
         raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if not values.get("say"):
-        raise ScenarioError(f"{where}: nothing to say")
+        raise ScenarioError(f"{where}: say is missing or empty")
     try:
         tokens = parse_tokens(values.get("tokens", ""))
     except ValueError as error:
@@ -475,7 +475,7 @@ class ScenarioPlayer:
 
     def _scheduler(self) -> Scheduler:
         if self.scheduler is None:
-            raise ValueError("the scenario has no [scheduler]: its steps say who runs")
+            raise ValueError("this call needs a [scheduler] in the scenario")
         return self.scheduler
 
 

@@ -189,7 +189,7 @@ def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:
         return 0
     shared = config.integer("num_kv_shared_layers", at_most=len(layers) - 1)
     if not set(layers[-shared:]) <= set(layers[:-shared]):
-        raise config.error(f"num_kv_shared_layers is {shared}: a layer shares, but none of its kind comes before")
+        raise config.error(f"num_kv_shared_layers is {shared}: a layer has no earlier layer of its kind to share with")
     return shared
 
 
@@ -259,13 +259,13 @@ class Config:
         """Raise `ConfigError` for a model that is not a decoder, and for a cache dtype that the file sets itself."""
         for values in (outer, self.values):
             if values.get("is_encoder_decoder") or values.get("is_causal") is False:
-                raise self.error("it is an encoder's, and only decoders are planned here")
+                raise self.error("it is an encoder's, and plan supports decoders only")
             quantization = values.get("quantization_config")
             inner = quantization if isinstance(quantization, dict) else {}
             for name in ("kv_cache_scheme", "kv_cache_quant_algo"):
                 if inner.get(name):
                     raise self.error(
-                        f"quantization_config has {name}: take it out, and say --kv-cache-dtype where it applies"
+                        f"quantization_config has {name}: remove it, and give --kv-cache-dtype where it applies"
                     )
         if self.values.get("use_bidirectional_attention") not in (None, False, "vision"):
             raise self.error("it has use_bidirectional_attention, which plan does not model yet")

@@ -50,7 +50,7 @@ def read_layers(config: "Config") -> list[str]:
     if not config.get("sliding_window") or config.get("use_sliding_window") is False:
         return ["full"] * num_layers
     if config.get("use_sliding_window"):
-        raise config.error("use_sliding_window is true: which layers then keep a window, plan does not model yet")
+        raise config.error("use_sliding_window is true: plan does not know yet which layers then keep a window")
     every = _full_every(config)
     if every is None and not config.model_type:
         raise config.error("it has sliding_window, but neither model_type nor layer_types to say which layers keep one")
@@ -89,11 +89,11 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     if len(set(kinds)) > 1 and not (config.mixes_layers or config.states):
         raise config.error(f"layer_types names several kinds, and {config.model_type} has one")
     if "window" in kinds and not config.get("sliding_window"):
-        raise config.error("layer_types names sliding_attention, but sliding_window says no size")
+        raise config.error("layer_types names sliding_attention, but sliding_window has no size")
     if "window" in kinds and config.get("use_sliding_window") is False:
         raise config.error("layer_types names sliding_attention, but use_sliding_window is false")
     if "chunks" in kinds and not config.get("attention_chunk_size"):
-        raise config.error("layer_types names chunked_attention, but attention_chunk_size says no size")
+        raise config.error("layer_types names chunked_attention, but attention_chunk_size has no size")
     return kinds
 
 
@@ -122,7 +122,7 @@ def _compressed_layers(config: "Config") -> list[str]:
     if not {*ratios} <= compressed.KINDS.keys():
         raise config.error(f"compress_ratios has other numbers than {', '.join(map(str, compressed.KINDS))}")
     if 4 not in ratios[:num_layers]:
-        raise config.error("compress_ratios has no 4: how vLLM then groups the layers, plan does not model yet")
+        raise config.error("compress_ratios has no 4: plan does not model yet how vLLM then groups the layers")
     return compressed.kinds_of_layers(ratios[:num_layers])
 
 

@@ -81,9 +81,9 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
     kv_bytes = flops = 0
     for spec in specs:
         if not isinstance(spec, FullAttentionSpec):
-            raise ConfigError(f"{name} has layers that keep less than everything: this sum is for full attention")
+            raise ConfigError(f"{name} has layers without full attention; this formula supports full attention only")
         if isinstance(spec, MLAAttentionSpec) and spec.cache_role == "indexer":
-            raise ConfigError(f"{name} has layers that read only what an indexer chose: this sum is for full attention")
+            raise ConfigError(f"{name} has sparse layers with an indexer; this formula supports full attention only")
         kv_bytes += spec.page_size_bytes // spec.block_size
         flops += 4 * num_heads * spec.head_size  # a product and a sum with each number of the key, and of the value
     return Served(name, num_parameters, kv_bytes, flops)

@@ -71,7 +71,7 @@ def memory_of(card: Card, model: Model, cards: int, utilization: float, weights:
     total = model.weight_bytes if weights is None else weights
     if total is None:
         raise ConfigError(
-            f"nothing says how large the weights of {model.title} are: give --weights in GB, or put the model's"
+            f"the size of the weights of {model.title} is not known: give --weights in GB, or put the model's"
             " model.safetensors.index.json beside its config.json"
         )
     usable = utilization * card.memory

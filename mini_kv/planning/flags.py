@@ -57,7 +57,7 @@ def add_card_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="cut the model over N cards: what is said is one card's, and --memory too (default: 1)",
+        help="split the model over N GPUs: the figures and --memory are per GPU (default: 1)",
     )
     parser.add_argument(
         "--gdn-prefill-backend",

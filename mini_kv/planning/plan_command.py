@@ -68,10 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens",
         type=int,
         metavar="N",
-        help="as vLLM's: tokens per step, of which two are in flight (default: vLLM's for the GPU)",
+        help="as vLLM's: tokens per step; two steps are in flight (default: vLLM's for the GPU)",
     )
     parser.add_argument(
-        "--step", type=int, metavar="N", help="most tokens in flight instead (default without GPU: 8192)"
+        "--step", type=int, metavar="N", help="maximum tokens in flight instead (default without GPU: 8192)"
     )
     parser.add_argument(
         "--hybrid",
@@ -102,7 +102,7 @@ def plan(args: argparse.Namespace) -> Fit:
     model, specs = flags.load(args.model)
     max_len = args.max_len if args.max_len is not None else model.max_model_len
     if max_len is None:
-        raise ConfigError(f"{args.model} does not say max_position_embeddings: give --max-len")
+        raise ConfigError(f"{args.model} has no max_position_embeddings: give --max-len")
     return make_fit(
         model,
         flags,

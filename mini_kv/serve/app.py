@@ -80,7 +80,7 @@ class Service:
         self.loop.draining = True
         if self.page is not None:
             self.page.close()
-        message = f"the server ended, and this was not done {self.grace_s:.0f} s later"
+        message = f"the server is shutting down, and this was not done {self.grace_s:.0f} s later"
         asyncio.get_running_loop().call_later(self.grace_s, self.loop.abort_all, message)
 
     # A request, from its bytes to its tickets.
@@ -92,7 +92,7 @@ class Service:
             raise RequestError("the header Content-Type must say application/json", status=415)
         ask = read(read_json(await self._body(request)))
         if ask.model not in (None, self.model_name):
-            message = f"there is no model {ask.model!r} here, there is {self.model_name!r}"
+            message = f"there is no model {ask.model!r} here, only {self.model_name!r}"
             raise RequestError(message, "model", status=404, code="model_not_found")
         self.loop.check_room(ask.n * max(len(ask.prompts), 1))
         async with self._one_at_a_time:  # some tokenizers are not made for several threads
@@ -133,7 +133,7 @@ class Service:
                     if len(body) > self.max_body_bytes:
                         raise too_large
         except TimeoutError:
-            raise RequestError(f"the body did not come within {BODY_S:.0f} s", status=408) from None
+            raise RequestError(f"the body did not arrive within {BODY_S:.0f} s", status=408) from None
         return bytes(body)
 
     def _token_ids(self, ask: Ask) -> list[list[int]]:
@@ -143,7 +143,7 @@ class Service:
         name = "messages" if ask.messages else "prompt"
         if sum(map(len, texts)) > CHARACTERS_PER_TOKEN * longest * max(len(ask.prompts), 1):
             raise RequestError(
-                f"{name} has more text than {longest} tokens spell", name, code="context_length_exceeded"
+                f"{name} is too long: {longest} tokens cannot encode it", name, code="context_length_exceeded"
             )
         try:
             prompts: list[Prompt] = list(ask.prompts)
@@ -162,7 +162,7 @@ class Service:
         room = longest - len(token_ids)
         if room < (max_tokens or 1):
             message = (
-                f"the prompt has {len(token_ids)} tokens and {max_tokens or 1} are to follow: {longest} are the most"
+                f"the prompt has {len(token_ids)} tokens, the answer {max_tokens or 1}: together at most {longest}"
             )
             raise RequestError(message, "max_tokens" if max_tokens else "prompt", code="context_length_exceeded")
         return room
@@ -304,4 +304,4 @@ async def _no_such_address(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return JSONResponse(RequestError(f"the server has a mistake: {type(error).__name__}", status=500).body, 500)
+    return JSONResponse(RequestError(f"internal error of the server: {type(error).__name__}", status=500).body, 500)

@@ -118,7 +118,7 @@ def read_batches(path: Path) -> Iterator[tuple[int, KVEventBatch]]:
             try:
                 found = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise ConfigError(f"{path}, line {number}: no batch of KV events: {error}") from None
+                raise ConfigError(f"{path}, line {number}: not a batch of KV events: {error}") from None
             yield found.number, KVEventBatch(found.ts, found.events, found.data_parallel_rank)
 
 
@@ -138,4 +138,4 @@ def read_metrics(url: str, opened: Callable[..., IO[bytes]] = urlopen) -> dict[s
                 found[name] = found.get(name, 0.0) + float(value)
             except ValueError:
                 continue
-    return found or f"{url} tells nothing that vLLM's metrics tell"
+    return found or f"{url} has none of vLLM's metrics"

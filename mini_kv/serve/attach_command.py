@@ -25,20 +25,18 @@ _LONGEST_PAUSE_S = 0.3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument(
-        "source", help="where events are published (tcp://HOST:PORT, ipc://PATH), or a recording's file"
-    )
-    parser.add_argument("--replay", metavar="ENDPOINT", help="where to ask for batches that were missed")
+    parser.add_argument("source", help="where events are published (tcp://HOST:PORT, ipc://PATH), or a recorded file")
+    parser.add_argument("--replay", metavar="ENDPOINT", help="where to ask for missed batches")
     parser.add_argument("--topic", default="", help="listen to this topic alone (default: to all)")
     parser.add_argument("--metrics", metavar="URL", help="show the server's counters, too: http://HOST:PORT/metrics")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="keep all batches, for `mini-kv attach FILE`")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all batches, for `mini-kv attach FILE`")
     parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
         help="write the requests that were seen, for `mini-kv curve` and `explain`",
     )
-    parser.add_argument("--seconds", type=float, metavar="S", help="stop after that long (default: at Ctrl-C)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds (default: at Ctrl-C)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,7 +137,7 @@ class _Watch:
         source = printable(self.args.source)
         complaints = [f"cannot be read: {printable(each)}" for each in [*self.follower.complaints][-1:]]
         if not self.follower.next_number:
-            return [f"{source}: nothing was heard yet", *self._metrics_lines(), *complaints]
+            return [f"{source}: no batch has arrived yet", *self._metrics_lines(), *complaints]
         asked = f", {self.follower.num_asked_for:,} of them asked for" if self.follower.num_asked_for else ""
         lines = [f"{source}: {self.follower.next_number:,} batches{asked}", *state_lines(self.mirror)]
         lines += [*self._metrics_lines(), *complaints]
@@ -166,8 +164,6 @@ class _Watch:
         if self.seen is not None:
             lines = [json.dumps(line) for line in self.seen.trace()]
             self.args.trace.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            lost = (
-                f"; of {self.seen.num_headless:,} blocks the beginning is not known" if self.seen.num_headless else ""
-            )
+            lost = f"; {self.seen.num_headless:,} blocks have an unknown beginning" if self.seen.num_headless else ""
             print(f"{len(lines):,} requests in {self.args.trace}{lost}")
         return 0 if self.follower.next_number else 1

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from mini_kv.serve.mirror import Key, Mirror
 
-MARKS = "#  a block    2, 3 ...  that many with one hash    ~  what came before is gone"
+MARKS = "#  a block    2, 3 ...  that many with one hash    ~  the blocks before are gone"
 
 
 def state_lines(mirror: Mirror) -> list[str]:
@@ -23,10 +23,10 @@ def state_lines(mirror: Mirror) -> list[str]:
     counts = f"{mirror.num_stored:,} stored, {mirror.num_removed:,} removed"
     lines = [f"{mirror.num_blocks:,} blocks can be found{twins}; {counts}"]
     if not mirror.gaps:
-        return [*lines, "whole: no batch is missing"]
+        return [*lines, "complete: no batch is missing"]
     more = "" if len(mirror.gaps) == 1 else f", and {len(mirror.gaps) - 1:,} more gaps before"
-    unknown = f"; {mirror.num_unknown_removed:,} were removed that were not known" if mirror.num_unknown_removed else ""
-    return [*lines, f"NOT WHOLE: {mirror.gaps[-1]}{more}{unknown}"]
+    unknown = f"; {mirror.num_unknown_removed:,} unknown blocks were removed" if mirror.num_unknown_removed else ""
+    return [*lines, f"NOT COMPLETE: {mirror.gaps[-1]}{more}{unknown}"]
 
 
 def metrics_line(metrics: Mapping[str, float] | str) -> str:

@@ -151,7 +151,7 @@ class EngineLoop:
         if self.draining:
             raise RequestError("the server is shutting down", status=503, code="shutting_down", retry_after=5)
         if self.num_texts + num_texts > self.max_texts:
-            message = f"{self.num_texts} texts are under way and {self.max_texts} may be: try again in a second"
+            message = f"{self.num_texts} texts are running or waiting, at most {self.max_texts}: try again in a second"
             raise RequestError(message, status=429, code="queue_full", retry_after=1)
 
     def submit(
@@ -185,7 +185,7 @@ class EngineLoop:
         """Return the fault, or `None`: a step that does not return, an error of a step, or the end of the thread."""
         began = self._step_began
         if began is not None and time.perf_counter() - began > LONGEST_STEP_S:
-            return f"a step has not come back for {time.perf_counter() - began:.0f} s"
+            return f"a step has not returned for {time.perf_counter() - began:.0f} s"
         return self.problem if self._thread.is_alive() else "the engine's thread has ended"
 
     def _deliver(self, pieces: list[tuple[Ticket, Piece]]) -> None:
@@ -194,7 +194,7 @@ class EngineLoop:
             if self._tickets.get(ticket.request_id) is not ticket:
                 continue  # its client is gone
             if len(ticket.mailbox.pieces) >= ticket.mailbox.most:
-                message = f"{ticket.mailbox.most} pieces of this answer wait to be read: it was given up"
+                message = f"{ticket.mailbox.most} pieces of this answer are unread: it was aborted"
                 self.cancel(ticket)
                 ticket.mailbox.pieces.clear()
                 piece = RequestError(message, status=503, code="too_slow")
@@ -258,7 +258,7 @@ class EngineLoop:
         except KVCacheError as refused:
             error = RequestError(str(refused), "prompt")
         except Exception as broken:
-            error = RequestError(f"the engine could not take it in: {_named(broken)}", status=500)
+            error = RequestError(f"the engine could not admit the request: {_named(broken)}", status=500)
         self.to_clients(lambda: self._answer(ticket, error))
 
     def _step(self) -> None:

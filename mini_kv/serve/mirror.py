@@ -148,7 +148,7 @@ class Follower:
                 raise BadFrameError(f"a message has three frames, this one has {len(frames)}")
             number, batch = sequence_number(frames[1]), decode_batch(frames[2])
             if number < 0:
-                raise BadFrameError(f"a message has the number {number}, which is no message's")
+                raise BadFrameError(f"a message has the invalid number {number}")
         except BadFrameError as error:
             self.complaints.append(str(error))
             return

@@ -29,7 +29,7 @@ function counted(c) {
     ["found in the cache", percent(c.hit_rate)],
     ["evicted", c.evicted],
     ["preempted", c.preempted],
-    ["tokens written", c.generation_tokens],
+    ["tokens generated", c.generation_tokens],
   ];
 }
 

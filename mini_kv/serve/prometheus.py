@@ -59,7 +59,7 @@ class Metrics:
         self._between = seconds("inter_token_latency_seconds", "Time between two tokens of a text.", _TOKEN)
         self._whole = seconds("e2e_request_latency_seconds", "Time from a request to its last token.", _REQUEST)
         self._ended = Counter(
-            "vllm:request_success", "Texts by why they ended.", (*_LABELS, "finished_reason"), registry=self._registry
+            "vllm:request_success", "Texts by finish reason.", (*_LABELS, "finished_reason"), registry=self._registry
         )
         self._last: dict[tuple[str, int], float] = {}
 
@@ -96,15 +96,15 @@ class Metrics:
         found = manager.prefix_cache_stats
         gauges = {
             "num_requests_running": ("Requests in the running batch.", len(scheduler.running)),
-            "num_requests_waiting": ("Requests that wait to be let in.", len(scheduler.waiting)),
-            "kv_cache_usage_perc": ("Share of the pool's blocks that are held, 1 is all.", manager.usage),
+            "num_requests_waiting": ("Requests that wait for admission.", len(scheduler.waiting)),
+            "kv_cache_usage_perc": ("Share of the pool's blocks that are in use (1: all).", manager.usage),
         }
         counters = {
             "prefix_cache_queries": ("Prompt tokens that were looked up.", found.queries),
             "prefix_cache_hits": ("Prompt tokens that were found.", found.hits),
-            "num_preemptions": ("Requests that had to give way.", scheduler.num_preemptions),
+            "num_preemptions": ("Requests that were preempted.", scheduler.num_preemptions),
             "prompt_tokens": ("Tokens of prompts that were taken in.", stats.num_prompt_tokens),
-            "generation_tokens": ("Tokens that were chosen.", stats.num_generation_tokens),
+            "generation_tokens": ("Tokens that were generated.", stats.num_generation_tokens),
         }
         for name, (about, value) in gauges.items():
             gauge = GaugeMetricFamily(f"vllm:{name}", about, labels=_LABELS)

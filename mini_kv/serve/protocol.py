@@ -180,7 +180,7 @@ def read_json(body: bytes) -> Fields:
     try:
         data = json.loads(body, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON: {error}") from None
+        raise RequestError(f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise RequestError(f"the body is {shown(data)}, it must be a JSON object")
     return Fields(data)
@@ -198,7 +198,7 @@ def read_chat(fields: Fields) -> Ask:
     """Return the request in a body of /v1/chat/completions. Raises `RequestError`."""
     messages = [_message(index, each) for index, each in enumerate(fields.items("messages", dict, 1000))]
     if not messages:
-        raise RequestError("messages is empty, it must have a message at least", "messages")
+        raise RequestError("messages is empty, it must have at least one message", "messages")
     older, newer = fields.whole("max_tokens", 1), fields.whole("max_completion_tokens", 1)
     wanted, num_top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, MOST_LOGPROBS)
     if num_top is not None and not wanted:
@@ -266,7 +266,7 @@ def _message(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
         raise RequestError(f"{name} has no role", f"{name}.role")
     if isinstance(content, Sequence) and not isinstance(content, str):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-            raise RequestError(f"{name} has a part that is no text", f"{name}.content")
+            raise RequestError(f"{name} has a part that is not text", f"{name}.content")
         content = "\n".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise RequestError(f"the content of {name} is {shown(content)}, it must be text", f"{name}.content")

@@ -22,9 +22,9 @@ With a checkpoint a block has vLLM's 16."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint's folder (default: the small model)")
-    parser.add_argument("--windows", action="store_true", help="the small model's sister, whose layers have windows")
-    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
-    parser.add_argument("--dtype", default="auto", metavar="DTYPE", help="to compute in (default: auto)")
+    parser.add_argument("--windows", action="store_true", help="the small model with sliding-window layers")
+    parser.add_argument("--served-model-name", metavar="NAME", help="the name for clients (default: the folder's)")
+    parser.add_argument("--dtype", default="auto", metavar="DTYPE", help="the model's dtype (default: auto)")
     parser.add_argument(
         "--labs", metavar="PATH", help="serve with the parts of your labs: starter, solution, or a folder"
     )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-blocks",
         type=int,
         metavar="N",
-        help=f"size of the pool (default: {SMALL_POOL}; with --model: for a full text)",
+        help=f"size of the pool (default: {SMALL_POOL}; with --model: enough for one full text)",
     )
     parser.add_argument(
         "--block-size", type=int, metavar="N", help=f"tokens per block (default: {SMALL_BLOCK}; with --model: {BLOCK})"
@@ -45,20 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts that run at once (default: 128)",
     )
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="texts that may wait (default: 256)")
-    net = parser.add_argument_group("who may ask")
+    net = parser.add_argument_group("access")
     net.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1, this machine)")
-    net.add_argument("--port", type=int, default=8000, help="(default: 8000; 0: one that is free)")
+    net.add_argument("--port", type=int, default=8000, help="(default: 8000; 0: any free port)")
     net.add_argument(
         "--api-keys",
         type=Path,
         metavar="FILE",
-        help="a key a line: only who has one is served, and tenants share no blocks",
+        help="one key per line: a request needs one of them, and tenants share no blocks",
     )
-    net.add_argument("--open", action="store_true", help="serve all who reach a public address, without keys")
-    page = parser.add_argument_group("the page at /", "With several keys there is none: it shows all clients' words.")
+    net.add_argument("--open", action="store_true", help="serve every client on a public address, without keys")
+    page = parser.add_argument_group("the page at /", "Off with several keys, because it shows all clients' texts.")
     page.add_argument("--no-page", action="store_true", help="show no page")
     page.add_argument(
-        "--step-ms", type=int, default=0, metavar="MS", help="the least time of a step, so that it can be watched"
+        "--step-ms", type=int, default=0, metavar="MS", help="minimum time of a step, so that you can follow it"
     )
     page.add_argument("--record", type=Path, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
 

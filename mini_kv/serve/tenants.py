@@ -35,7 +35,7 @@ class Tenants:
         # Every key is compared, each in constant time: how long it takes says nothing of any.
         found = [key for key in self._keys if hmac.compare_digest(key, given.strip().encode())]
         if scheme.lower() != "bearer" or not found:
-            message = "this server asks for a key that it knows, in the header Authorization: Bearer KEY"
+            message = "this server needs a valid key in the header Authorization: Bearer KEY"
             raise RequestError(message, status=401, code="invalid_api_key")
         return found[0]
 

@@ -156,7 +156,7 @@ def test_two_stories_side_by_side_are_a_page(capsys, tmp_path):
     assert len(re.findall("<kv-story[^>]* follows>", text)) == 1
     capsys.readouterr()
     assert main(["story", "sharing", "--beside", "eviction"]) == 2
-    assert capsys.readouterr().err.endswith("two stories stand side by side in a page only: add --html FILE\n")
+    assert capsys.readouterr().err.endswith("--beside shows two stories in a page: add --html FILE\n")
 
 
 def test_a_story_as_a_moving_picture(capsys, tmp_path):
@@ -197,8 +197,8 @@ def test_a_file_of_events_that_cannot_be_played(capsys, tmp_path):
     header = '{"version": 1, "num_blocks": 5, "block_size": 2, "enable_caching": true}\n'
     for content, said in [
         (None, "cannot be read: No such file or directory"),
-        (b"\xff", "is no file of events: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
-        (b"no json", "is no file of events: line 1: "),
+        (b"\xff", "is not a file of events: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"no json", "is not a file of events: line 1: "),
         (header.encode() + b'{"call": "free", "request_id": "A"}', "has calls without tables and free_order"),
     ]:
         file = tmp_path / "calls.jsonl"

@@ -192,11 +192,11 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
         ({"layer_types": ["mamba"] * 4}, "layer_types names 'mamba', a kind of layer that plan does not model yet"),
         (
             {"layer_types": ["sliding_attention"] * 4, "sliding_window": None},
-            "layer_types names sliding_attention, but sliding_window says no size",
+            "layer_types names sliding_attention, but sliding_window has no size",
         ),
         (
             {"layer_types": ["chunked_attention"] * 4},
-            "layer_types names chunked_attention, but attention_chunk_size says no size",
+            "layer_types names chunked_attention, but attention_chunk_size has no size",
         ),
         (
             {
@@ -237,7 +237,7 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
                 "num_kv_shared_layers": 1,
                 "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
             },
-            "num_kv_shared_layers is 1: a layer shares, but none of its kind comes before",
+            "num_kv_shared_layers is 1: a layer has no earlier layer of its kind to share with",
         ),
         (
             {"model_type": "deepseek_v3", "kv_lora_rank": None},
@@ -276,7 +276,7 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
         ),
         (
             {"model_type": "deepseek_v4", "compress_ratios": [0, 128, 128, 128, 4]},
-            "compress_ratios has no 4: how vLLM then groups the layers, plan does not model yet",
+            "compress_ratios has no 4: plan does not model yet how vLLM then groups the layers",
         ),
         (
             {"model_type": "mimo_v2_flash"},
@@ -360,7 +360,7 @@ def test_the_longest_request_is_asked_for_only_where_neither_file_nor_command_sa
 ) -> None:
     path = written(tmp_path, {k: v for k, v in PLAIN.items() if k not in ("max_position_embeddings", "model_type")})
     assert main(["plan", str(path)]) == 2
-    assert capsys.readouterr().err == (f"mini-kv plan: {path} does not say max_position_embeddings: give --max-len\n")
+    assert capsys.readouterr().err == (f"mini-kv plan: {path} has no max_position_embeddings: give --max-len\n")
     assert main(["plan", str(path), "--max-len", "2048"]) == 0
     assert "of 2,048 tokens" in capsys.readouterr().out
 

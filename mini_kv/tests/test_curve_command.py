@@ -21,7 +21,7 @@ def test_the_answer_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
         "",
         "200 requests, 1,031,342 prompt tokens, blocks of 512 tokens, one request at a time.",
         "No pool finds more than 66.18 % of the prompt tokens, and 187 blocks are enough for that.",
-        "The knee: 67 blocks find 45.28 % of the prompt tokens. Up to there a block more finds more hits than an "
+        "The knee: 67 blocks find 45.28 % of the prompt tokens. Up to there one more block finds more hits than an "
         "average block does, beyond it fewer.",
         "A pool of fewer than 35 blocks refuses the longest prompt.",
         "Yours: 100 blocks find 52.37 % of the prompt tokens.",

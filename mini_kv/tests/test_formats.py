@@ -94,7 +94,7 @@ def test_the_first_line_says_which_format(write: Write) -> None:
     ("content", "problem"),
     [
         ("", "1: the file is empty"),
-        ("\n \n", "2: the file ends, and no line of it is a request"),
+        ("\n \n", "2: the file has no line that is a request"),
         ("{", "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (
             '{"id": 7}',

@@ -613,7 +613,7 @@ def test_settings_that_cannot_work() -> None:
         with pytest.raises(ConfigError, match=f"num_hash_lookahead_tokens is {lookahead}, it must be 0 or 1"):
             KVCacheConfig(4, (group,), num_hash_lookahead_tokens=lookahead)
     drafter = KVCacheGroupSpec(("layer",), FullAttentionSpec(4), is_eagle_group=True)
-    with pytest.raises(ConfigError, match="a retention interval keeps the blocks of a hit, and not the one after it"):
+    with pytest.raises(ConfigError, match="a retention interval keeps the blocks of a hit, but not the next one"):
         KVCacheConfig(4, (drafter,), 8)
     chunks = KVCacheGroupSpec(("layer",), ChunkedLocalAttentionSpec(4, attention_chunk_size=8), is_eagle_group=True)
     with pytest.raises(ConfigError, match="is_eagle_group: a drafter has no layers of ChunkedLocalAttentionSpec"):

@@ -203,7 +203,7 @@ def said(folder: Path) -> str:
         (
             "{}",
             "there is no chat template beside tokenizer.json, neither chat_template.jinja nor one in"
-            " tokenizer_config.json, and messages become a prompt by it",
+            " tokenizer_config.json, and messages need one",
         ),
         (
             '{"chat_template": [{"name": "rag", "template": "A"}, 7]}',
@@ -239,7 +239,7 @@ def test_files_that_are_missing_or_broken(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_bytes(b" " * ((1 << 24) + 1))
     assert said(folder) == "tokenizer_config.json is larger than 16,777,216 bytes"
     (folder / "tokenizer.json").write_text('{"model": 7}')
-    assert said(folder).startswith("--tokenizer tokenizer.json: it is no tokenizer: ")
+    assert said(folder).startswith("--tokenizer tokenizer.json: it is not a tokenizer: ")
     (folder / "tokenizer.json").unlink()
     assert said(folder) == "--tokenizer tokenizer.json: there is no such file"
 

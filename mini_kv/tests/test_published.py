@@ -62,7 +62,7 @@ def test_the_published_file_is_taken(address: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/other", "answered with another file than the one that was published: nothing is kept"),
+        ("/other", "returned a file that differs from the published one: it is not kept"),
         ("/short", "answered with another file|broke off"),
         ("/missing", "cannot be reached: Not Found"),
     ],

@@ -74,7 +74,7 @@ def test_the_report(capsys):
         "found 1/4 to 3/4           87  requests: 202,240 of their 373,674 tokens",
         "found 3/4 or more          61  requests: 295,936 of their 342,563 tokens",
         "refused requests            0  are larger than the pool: 0 prompt tokens, left out above",
-        "evictions                 790  cached blocks lost their key, since their memory was needed",
+        "evictions                 790  cached blocks lost their key, because their memory was reused",
         "peak usage            73.74 %  73 blocks were held at once",
     ]
     assert lines[-1].startswith("time ")
@@ -165,7 +165,7 @@ def test_ctrl_c_leaves_a_clean_line_and_says_130(monkeypatch, capsys):
     ("options", "problem"),
     [
         (["--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
-        (["--concurrency", "0"], "concurrency is 0: at least 1 request has to hold its blocks"),
+        (["--concurrency", "0"], "concurrency is 0, it must be at least 1"),
         (["--policy", "mine.py:Hybrid"], "--policy mine.py:Hybrid: there is no file mine.py"),
     ],
 )

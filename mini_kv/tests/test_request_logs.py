@@ -228,7 +228,7 @@ def test_every_command_takes_a_log(write: Write, command: str, capsys: pytest.Ca
     assert "blocks of 2 tokens" in capsys.readouterr().out
     write("INFO 11-24 03:44:00 [api_server.py:1] vLLM API server version 0.33.0\n")
     assert main([command, str(path)]) == 2
-    no_request = "the file ends, and no line of it is a request"
+    no_request = "the file has no line that is a request"
     assert capsys.readouterr().err == f"mini-kv {command}: {path}:1: {no_request}; {how}; {READ}\n"
     write(pickle.dumps({"requests": []}))
     assert main([command, str(path)]) == 2

@@ -160,7 +160,7 @@ def test_an_unknown_name_lists_the_choices():
             "bad, step 2: call is 'prefil'; there are: prefill, lookup, decode, free, reset",
         ),
         (HEAD + step(say="x"), "bad, step 1: call is None; there are: prefill, lookup, decode, free, reset"),
-        (HEAD + A + step(call="free", request="A"), "bad, step 2: nothing to say"),
+        (HEAD + A + step(call="free", request="A"), "bad, step 2: say is missing or empty"),
         (HEAD + A + step(call="free", say="x", who="A", why="B"), "bad, step 2: unknown who, why"),
         (HEAD + step(call="prefill", say="x", tokens="1..b"), "bad, step 1: tokens are '1..b': invalid literal"),
         (HEAD + step(call="reset", say="x", invariant="I7"), "bad, step 1: unknown invariant"),

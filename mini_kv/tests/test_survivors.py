@@ -94,7 +94,7 @@ def test_a_hit_with_a_block_left_of_the_window_is_refused_with_what_is_wrong():
     hit, num_hit_tokens = kv.get_computed_blocks(b)
     assert (hit.get_block_ids(), num_hit_tokens) == (([0, 0, 3],), 12)
     wrong = KVCacheBlocks(([kv.block_pool.blocks[1], *hit.blocks[0][1:]],))
-    with pytest.raises(AllocationError, match="block 1 of the hit stands where group 0 reads nothing") as error:
+    with pytest.raises(AllocationError, match="block 1 of the hit is at a place that group 0 does not read") as error:
         kv.allocate_slots(b, 1, num_hit_tokens, wrong)
     assert error.value.request_id == "B"
 

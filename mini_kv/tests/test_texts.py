@@ -172,7 +172,7 @@ def test_the_line_that_bills_a_coding_assistant_is_not_in_the_prompt(write: Writ
             {"prompt": "a", "truncate_prompt_tokens": 8},
             "truncate_prompt_tokens is 8: it is not read, prompts are read whole",
         ),
-        ({"prompt": "a", "suffix": "b"}, 'suffix is "b": it is not read, only what stands before the answer is read'),
+        ({"prompt": "a", "suffix": "b"}, 'suffix is "b": it is not read, only the messages before the answer are read'),
         ({"prompt_embeds": "AA"}, 'prompt_embeds is "AA": it is not read, embeddings have no tokens'),
         (
             {"messages": [{"role": "assistant", "tool_calls": "none"}]},
@@ -213,6 +213,5 @@ def test_without_a_tokenizer_the_way_on_is_said(
     path = write({"prompt": "ab"})
     assert main(["replay", str(path), *options]) == 2
     assert capsys.readouterr().err == (
-        f"mini-kv replay: {path}:1: its prompts are texts, and a cache is asked for tokens: say --tokenizer"
-        " tokenizer.json\n"
+        f"mini-kv replay: {path}:1: its prompts are texts, and a replay needs tokens: give --tokenizer tokenizer.json\n"
     )

@@ -80,10 +80,10 @@ def test_git_refuses_and_reset_pull_copy_keeps_every_byte(clone: Path) -> None:
     assert refused.returncode == 1
     assert "Your local changes to the following files would be overwritten by merge:\n\t" + STARTER in refused.stderr
     assert (clone / STARTER).read_bytes() == mine
-    put_back = next(line for line in mini_kv(clone, "reset", "05").splitlines() if line.startswith("to have it back: "))
+    put_back = next(line for line in mini_kv(clone, "reset", "05").splitlines() if line.startswith("to restore it: "))
     assert call(clone, "git", "pull").returncode == 0
     assert "cached_hit_rate" in (clone / STARTER).read_text(encoding="utf-8")
-    assert call(clone, *shlex.split(put_back.removeprefix("to have it back: "))).returncode == 0
+    assert call(clone, *shlex.split(put_back.removeprefix("to restore it: "))).returncode == 0
     assert (clone / STARTER).read_bytes() == mine
 
 

@@ -124,7 +124,7 @@ def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]
         "The same prompt again is found from 17 tokens on, since its last token is always computed.",
     ]
     assert lines[6].split() == ["100", "96", "96", "96"]
-    assert lines[-1] == "  If a server finds nothing at a length with a number here, the block is not the reason."
+    assert lines[-1] == "  If a server finds nothing at a length with a number here, the block size is not the reason."
 
 
 @pytest.mark.parametrize(

@@ -484,6 +484,6 @@ def _check_room(tiers: TieredCache, payload_bytes: int) -> None:
     for name, tier in (("memory", tiers.memory), ("disk", tiers.disk)):
         if tier is not None and tier.capacity_bytes < num_bytes:
             raise ConfigError(
-                f"the {name} tier has {tier.capacity_bytes:,} bytes, and one block takes {num_bytes:,}: nothing could"
+                f"the {name} tier has {tier.capacity_bytes:,} bytes, and one block takes {num_bytes:,}: no block could"
                 " come back from it; give it more, or leave it out"
             )

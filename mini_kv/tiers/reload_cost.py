@@ -30,7 +30,7 @@ class ReloadCost:
         if self.seconds_per_token <= 0:
             raise ConfigError(f"seconds_per_token is {self.seconds_per_token}, it must be more than 0")
         if self.seconds_per_byte < 0 or self.seconds_at_once < 0:
-            raise ConfigError("bringing up a byte, or anything at all, cannot take less than 0 seconds")
+            raise ConfigError("seconds_per_byte and seconds_at_once must not be negative")
 
     def is_worth_it(self, num_tokens: int, num_bytes: int) -> bool:
         """Return whether reloading these bytes takes less time than computing these tokens."""

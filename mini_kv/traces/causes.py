@@ -45,7 +45,7 @@ class _Rule:
 
 
 _RULES = (
-    _Rule("value", "timestamp", "a value that changes (a timestamp, an id) parts prompts early: put it last"),
+    _Rule("value", "timestamp", "a value that changes (a timestamp, an id) makes prompts differ early: put it last"),
     _Rule("order", "tool-order", "the same tools or documents come in another order: sort them"),
     _Rule("image-size", "image-size", "an image comes in another size before equal text: send one size"),
     _Rule("images", "image", "other images stand at the same placeholders: put common text before them"),
@@ -68,7 +68,7 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     found.append(("small-pool", waterfall.tokens("evicted"), _pool_sentence(waterfall)))
     specs = [group.kv_cache_spec for group in waterfall.setup.groups]
     name = "state-gap" if any(isinstance(spec, MambaSpec) for spec in specs) else "window-gap"
-    sentence = "full attention has the beginning cached, another group of layers has not what it needs there"
+    sentence = "full attention has the beginning cached, but another group of layers lacks blocks that it needs there"
     found.append((name, waterfall.tokens("groups") + waterfall.tokens("alignment"), sentence))
     if observed is not None:
         found += _resets(waterfall, prompts, observed)
@@ -148,5 +148,5 @@ def _resets(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[
             best = max(best, (tokens, -number))
     if not best[0]:
         return []
-    text = f"from request {-best[1] + 1} on the server found nothing of all that it had before: its cache was reset"
+    text = f"from request {-best[1] + 1} on the server found nothing of the earlier prompts: its cache was reset"
     return [("reset", best[0], text)]

@@ -55,7 +55,7 @@ def run_cells(
     Raises `ConfigError` if `jobs` is below 1, if the extra is missing, or if the address does not answer.
     """
     if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs is {jobs}: at least 1 has to work")
+        raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
     if dask is None and (jobs == 1 or len(cells) == 1 or (jobs is None and not _has_extra())):
         return _run_here(function, shared, cells, on_progress)
     if not _has_extra():

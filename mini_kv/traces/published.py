@@ -55,7 +55,7 @@ def fetch(published: Published, target: Path) -> None:
                         num_bytes += len(chunk)
                 beside.close()
                 if digest.hexdigest() != published.sha256:
-                    problem = "answered with another file than the one that was published: nothing is kept"
+                    problem = "returned a file that differs from the published one: it is not kept"
                     raise ConfigError(f"{published.address} {problem}")
                 os.replace(beside.name, target)
             finally:

@@ -121,7 +121,7 @@ def replay(
     Raises `ConfigError` if `num_blocks` is below 2 or `concurrency` below 1. Costs O(blocks of all prompts).
     """
     if concurrency < 1:
-        raise ConfigError(f"concurrency is {concurrency}: at least 1 request has to hold its blocks")
+        raise ConfigError(f"concurrency is {concurrency}, it must be at least 1")
     started = time.perf_counter()
     block_size = trace[0].block_size
     enough = num_blocks_for_all(trace)

@@ -44,7 +44,7 @@ def check_progress(waiting: RequestQueue, running: Sequence[Request]) -> None:
     if waiting and not running:
         first = waiting.peek_request()
         message = f"{len(waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
-        raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+        raise SchedulerError(f"{message} cannot be admitted: the engine would never make progress")
 
 
 def check_is_under_way(step: Step | None, scheduler_output: SchedulerOutput) -> Step:

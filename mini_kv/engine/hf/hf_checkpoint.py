@@ -94,7 +94,7 @@ def _check_other_files(folder: Path) -> None:
     """Look through all that transformers is going to read besides the weights."""
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise CheckpointError(path, "is no ordinary file")
+            raise CheckpointError(path, "is not a regular file")
     for name in SETTINGS:
         if (folder / name).exists():
             read_object(folder / name, CheckpointError)

@@ -165,7 +165,7 @@ class HuggingFaceModel:
         if len(witness.layers) != num_layers or sorted(owners) != list(range(len(owners))):
             raise ConfigError(
                 f"{type(self._model).__name__} has {num_layers} layers, and {[each.number for each in witness.layers]} "
-                "looked back: the others keep something else than keys and values, which mini_kv has no place for"
+                "used attention: the others keep something else than keys and values, which mini_kv cannot store"
             )
         return [owners[number] for number in range(len(owners))]
 
@@ -176,7 +176,7 @@ class HuggingFaceModel:
         off = float((ours - right).abs().max() / right.abs().max())
         if not off < MOST_OFF[self.dtype]:
             raise ConfigError(
-                f"{type(self._model).__name__} is untested, and its attention does more than it tells: with ours the "
+                f"{type(self._model).__name__} is untested, and its attention does more than it states: with ours the "
                 f"logits of {len(right)} tokens are off by {off:.1g} of the largest"
             )
         kinds = self._model.config.get_text_config().to_dict().get("layer_types") or ()
@@ -260,14 +260,14 @@ def _object(config: dict[str, Any], name: str) -> dict[str, Any]:
 def _reason(config: dict[str, Any]) -> str:
     """Return the obstacle of a well-known kind of model; empty if none is known."""
     if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
-        return "cross attention reads an encoder's keys, which are no past of ours"
+        return "cross attention reads an encoder's keys, which are not in the KV cache"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
         kept = "a state-space or linear-attention layer keeps a running state, not keys and values"
         return f"{kept}, and the only such layers that mini_kv computes are MiniMax's"
     if "chunked_attention" in config.get("layer_types", ()) or config.get("attention_chunk_size"):
-        return "a layer that attends in chunks says so by a mask alone, which mini_kv does not take"
+        return "a layer with chunked attention declares it by a mask only, which mini_kv does not support"
     if config.get("alibi") or str(config.get("position_embedding_type", "")) == "alibi":
-        return "ALiBi adds a number to each score by the distance, for which mini_kv's attention has no place"
+        return "ALiBi adds a number to each score by the distance, which mini_kv's attention does not support"
     return ""
 
 

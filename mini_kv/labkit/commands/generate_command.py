@@ -18,11 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="publish which blocks are stored and removed, as vLLM does: tcp://127.0.0.1:5557 (with the extra events;"
         " see `mini-kv attach`)",
     )
-    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="where a listener asks for what it has missed")
+    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="where a subscriber asks for missed batches")
     parser.add_argument(
         "--labs",
         metavar="PATH",
-        help="run on the parts that your labs provide, and say whose each part is; PATH is the word starter, the word"
+        help="run on the parts from your labs, and print the owner of each part; PATH is the word starter, the word"
         " solution, or a folder with lab-NN.py or lab-NN/starter.py",
     )
 
@@ -47,7 +47,7 @@ def _run_publishing(args: argparse.Namespace) -> int:
     """Do this on an engine that publishes its cache's events."""
     try:
         if (args.memory_tier, args.disk_tier, args.server_tier, args.labs) != (None, None, None, None):
-            raise ConfigError("--kv-events tells of the engine's own pool: leave out --labs and tiers")
+            raise ConfigError("--kv-events reports the engine's own pool only: leave out --labs and tiers")
         if args.kv_events is None:
             raise ConfigError("--kv-events-replay needs --kv-events, whose batches it repeats")
         from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing

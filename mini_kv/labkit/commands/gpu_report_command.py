@@ -13,7 +13,7 @@ from mini_kv.labkit.lab import UnknownLabError, find_checkout
 
 OLDEST = (8, 0)
 """The compute capability that the kernels are made for, and later ones."""
-TORCH_WORKS = "attention by torch works here all the same, and so does everything else of the course"
+TORCH_WORKS = "attention by torch works here all the same, and so does the rest of the course"
 SECONDS = 600
 """Seconds for all parts together. A part that is cut off then is marked in the report."""
 
@@ -32,7 +32,7 @@ def parts(capability: str) -> list[Part]:
     """Return the parts of the report, the most important first."""
     bench, compiled = "mini_kv.bench.attention", "mini_kv.tests.attention.compiled"
     return [
-        Part("are the tokens of an engine the same on every backend", ("-m", f"{bench}.engine_on_gpu")),
+        Part("does an engine give the same tokens on every backend", ("-m", f"{bench}.engine_on_gpu")),
         Part("what does this compiler make of the kernels", ("-m", compiled, "--capability", capability)),
         Part("how fast are they: copy bandwidth, our kernels, other people's", ("-m", bench, "--device", "cuda")),
         Part("would other tiles be faster", ("-m", f"{bench}.tune")),

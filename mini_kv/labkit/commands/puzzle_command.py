@@ -19,7 +19,7 @@ UNBROKEN = "\N{NO-BREAK SPACE}"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the puzzle's name."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="left out: which there are")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="default: list the puzzles")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def _make(args: argparse.Namespace) -> int:
     else:
         tree, guarded = Path(args.check), secrets(root)
         if not tree.is_dir():
-            raise ValueError(f"{tree} is no folder")
+            raise ValueError(f"{tree} is not a folder")
         if not guarded:
             raise ValueError(f"{root} has no solutions to look for: call this in the whole course")
         found = leaks(tree, guarded)

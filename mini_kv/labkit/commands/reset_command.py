@@ -28,7 +28,7 @@ def reset_starter(lab: Lab, out: TextIO) -> int:
             copy = backup_path(lab.state, f"{lab.lab_id}.py")
             shutil.copy2(lab.starter, copy)
             kept, starter = relative(copy), relative(lab.starter)
-            out.write(f"your file is kept as {kept}\nto have it back: cp {kept} {starter}\n")
+            out.write(f"your file is kept as {kept}\nto restore it: cp {kept} {starter}\n")
         shutil.copyfile(lab.pristine_starter, lab.starter)
-    out.write(f"{relative(lab.starter)} is as it was at the start\n")
+    out.write(f"{relative(lab.starter)} is the course's starter again\n")
     return 0

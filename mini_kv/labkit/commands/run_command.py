@@ -22,7 +22,7 @@ from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the lab, and the options of the output."""
     add_lab_argument(parser)
-    parser.add_argument("--all", action="store_true", help="tell every failure and the whole scoreboard")
+    parser.add_argument("--all", action="store_true", help="print every failure and the whole scoreboard")
     parser.add_argument("--lab-seconds", metavar="N", type=seconds_of, default=TIME_LIMIT_S, help="for a slow machine")
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
     parser.add_argument("--beside", metavar="NAME", help="with --html: another story, played beside it step by step")
-    parser.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
+    parser.add_argument("--plain", action="store_true", help="print all steps at once, without waiting for a key")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--html", metavar="FILE", help="write a page to step through instead")
     instead.add_argument("--svg", metavar="FILE", help="write a picture that shows one step after the other instead")
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_story_titles()))
         return 0
     if args.beside is not None and args.html is None:
-        print("mini-kv story: two stories stand side by side in a page only: add --html FILE", file=sys.stderr)
+        print("mini-kv story: --beside shows two stories in a page: add --html FILE", file=sys.stderr)
         return 2
     of_a_lab = args.test is not None or args.name.removeprefix("lab-").partition("-")[0].isdigit()
     try:
@@ -109,7 +109,7 @@ def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
     except OSError as error:
         raise ValueError(f"{shown(args.name)} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{shown(args.name)} is no file of events: {error}") from error
+        raise ValueError(f"{shown(args.name)} is not a file of events: {error}") from error
     if any(span.tables is None or span.free_order is None for span in spans):
         raise ValueError(f"{shown(args.name)} has calls without tables and free_order: there is no state to draw")
     play_spans(spans, header.num_blocks, sys.stdout, keys)
@@ -127,7 +127,7 @@ def _play_story(args: argparse.Namespace, keys: TextIO | None) -> None:
     except OSError as error:
         raise ValueError(f"{shown(args.name)} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{shown(args.name)} is no story: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{shown(args.name)} is not a story: {type(error).__name__}: {error}") from error
     if args.html is not None:
         write_page(args.html, text)
     else:

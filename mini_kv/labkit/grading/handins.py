@@ -132,7 +132,7 @@ def _take_page(content: bytes, handin: HandIn) -> None:
         for lab, page in labs.items():
             code = page["code"].encode()
             if lab in handin.code:
-                raise HandInError(f"{lab} stands in it twice")
+                raise HandInError(f"it contains {lab} twice")
             if len(code) > MAX_BYTES:
                 raise HandInError(f"{lab} is larger than {MAX_BYTES:,} bytes")
             handin.code[lab], handin.names[lab] = code, "a saved page"
@@ -173,7 +173,7 @@ def _read_folder(folder: Path, handin: HandIn) -> None:
 
 def _read_zip(path: Path, handin: HandIn) -> None:
     if not path.is_file():  # a pipe would be read without end
-        raise HandInError(f"{path.name} is no plain file")
+        raise HandInError(f"{path.name} is not a plain file")
     with zipfile.ZipFile(path) as archive:
         if len(archive.infolist()) > MAX_NAMES:
             raise HandInError(f"more than {MAX_NAMES:,} names")
@@ -197,7 +197,7 @@ def _read_git(repository: Path, handin: HandIn) -> None:
     """Read the files of HEAD. The commands run no hook and no program that the repository names."""
     where = repository / ".git" if (repository / ".git").is_dir() else repository
     if _borrows(where):
-        raise HandInError("it borrows from another repository")
+        raise HandInError("it uses objects of another repository")
     names = _git(where, "ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
     for entry in names[:MAX_NAMES]:
         mode, _, rest = entry.decode(errors="replace").partition(" ")

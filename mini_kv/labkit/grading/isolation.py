@@ -71,7 +71,7 @@ def find_walls(wanted: str, root: Path, hidden: Sequence[Path]) -> Walls:
         walls = Walls(kind, root, tuple(hidden))
         if kind == "process" or _works(walls):
             return walls
-    raise NoIsolationError(f"{wanted} does not work here: not installed, or this account may make no namespaces")
+    raise NoIsolationError(f"{wanted} does not work here: not installed, or this account may not create namespaces")
 
 
 def _works(walls: Walls) -> bool:

@@ -144,7 +144,7 @@ class _Look:
                 if name.startswith("__") and name not in DUNDERS | OPERATORS:
                     yield node, f"says {name}"
                 if self._is_taught(name) and not isinstance(node, ast.ClassDef):
-                    yield node, f"lets something else be {name}"
+                    yield node, f"rebinds {name}"
             if type(node) in kinds:
                 yield from kinds[type(node)](node)
 
@@ -180,7 +180,7 @@ class _Look:
         elif node.id == "super" and id(node) not in self.harmless:
             yield node, "says super for more than a method"
         elif node.id in self.modules and id(node) not in self.owners:
-            yield node, f"hands {self.modules[node.id]} around"
+            yield node, f"passes {self.modules[node.id]} on"
         elif node.id == "dataclass" and id(node) not in self.decorators:
             yield node, "says dataclass, and not above a class"
         if isinstance(node.ctx, ast.Del) and self._teaches(node.id):
@@ -219,9 +219,9 @@ class _Look:
         if node.attr in ("load", "save") and self._module_of(node.value) in ("torch", "numpy"):
             yield f"reads or writes a file: {_shown(node)}"
         if node.attr == "name" and not isinstance(node.ctx, ast.Load) and "dataclasses" in self.imported.values():
-            yield "changes a name, and that of a dataclass's field is run as code"
+            yield "changes a name, and the name of a dataclass's field is run as code"
         if node.attr in OF_THE_TESTS - self.made:
-            yield f"reaches for what is the tests': {node.attr}"
+            yield f"uses an attribute of the tests: {node.attr}"
         if isinstance(node.ctx, ast.Del) and self._teaches(node.attr):
             yield f"takes {node.attr} away again"
         if node.attr == "dataclass" and id(node) not in self.decorators:
@@ -249,7 +249,7 @@ class _Look:
         if any(keyword.arg in (None, "metaclass") for keyword in node.keywords):
             yield node, "says metaclass"
         if self._is_taught(node.name) and node.decorator_list:
-            yield node, f"lets something else be {node.name}"
+            yield node, f"rebinds {node.name}"
         roots = [root.id for root in map(_root, node.bases) if isinstance(root, ast.Name)]
         if any(self.imported.get(root, "").startswith("mini_kv") for root in roots):
             own = {inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)}

@@ -58,7 +58,7 @@ def lines(lab: str, title: str, marks: Sequence[Mark]) -> list[str]:
         told += ["", f"  foreseen: {right} of {asked} numbers, by {students} of {total}"]
     same = alike(marks)
     if same:
-        told += ["", f"  {len(same)} tests separate no two students: {', '.join(same)}"]
+        told += ["", f"  {len(same)} tests have the same result for all students: {', '.join(same)}"]
     return [*told, ""]
 
 
@@ -89,7 +89,7 @@ def _section(lab: str, title: str, marks: Sequence[Mark]) -> str:
         f"<h2>{html.escape(lab)}: {html.escape(title)}</h2>\n<ul>{ideas or '<li>No idea was recognised.</li>'}</ul>\n"
         f"<h3>Where they stopped</h3><ul>{stopped}</ul>{told}\n"
         f"<details><summary>Test by test</summary>{table(['test', 'passed'], rows)}</details>\n"
-        f"<p>Tests that separate no two students: {same}.</p>\n"
+        f"<p>Tests with the same result for all students: {same}.</p>\n"
     )
 
 

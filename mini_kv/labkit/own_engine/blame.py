@@ -37,20 +37,20 @@ class Search:
                 healers.append(name)
                 if name in self._blamed:
                     break
-        lines = [f"With {name} from mini_kv it is right again: {self._parts[name].place}" for name in healers]
+        lines = [f"With {name} from mini_kv the text is right: {self._parts[name].place}" for name in healers]
         return lines if len(lines) < 2 else ["Any one of these helps, so look where two of them meet.", *lines]
 
     def _whole_labs(self) -> list[str]:
         """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""
         for lab_id in dict.fromkeys(each.part.lab_id for each in self._parts.values()):
             if self._is_right_without([name for name, each in self._parts.items() if each.part.lab_id == lab_id]):
-                return [f"With all of {lab_id} from mini_kv it is right again. Run its tests."]
+                return [f"With all of {lab_id} from mini_kv the text is right. Run its tests."]
         return []
 
     def _wrong_alone(self) -> list[str]:
         """Return the parts that are wrong while all others are the engine's own."""
         wrong = [name for name in self._parts if not self._is_right_without(self._parts.keys() - {name})]
         if not wrong:
-            return ["Each of your parts is right alone; together they are not."]
+            return ["Each of your parts is right alone, but not together."]
         places = [f"  {name}: {self._parts[name].place}" for name in wrong]
         return ["No single part helps. These are wrong even alone:", *places]

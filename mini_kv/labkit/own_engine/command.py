@@ -77,7 +77,7 @@ def _problem(args: argparse.Namespace) -> str:
     tiers = {"--memory-tier": args.memory_tier, "--disk-tier": args.disk_tier, "--server-tier": args.server_tier}
     for option, value in tiers.items():
         if value is not None:
-            return f"{option}: the parts of --labs run without a second home: leave out one of the two"
+            return f"{option}: the parts of --labs run without tiers: leave out one of the two"
     return ""
 
 
@@ -112,7 +112,7 @@ def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usab
     same = f"The same words as mini_kv's own: {num_tokens} tokens, {len(parts)} of {num_usable} parts from the labs."
     if not all(difference <= TOLERANCE for difference in differences):  # NaN is no small number
         return [same, f"That was luck: the logits behind them differ by up to {max(differences):.2g}."], False
-    return [same, *hits(trial, reference), "It is one text. The labs' tests look where it does not."], True
+    return [same, *hits(trial, reference), "This is one text only. The labs' tests check more cases."], True
 
 
 def hits(trial: Trial, reference: Trial) -> list[str]:
@@ -122,7 +122,7 @@ def hits(trial: Trial, reference: Trial) -> list[str]:
     if (mine.queries, mine.hits) == (its.queries, its.hits):
         return []
     counts = [f"{stats.hits} of {stats.queries} tokens" for stats in (mine, its)]
-    return [f"But your prefix cache says that it had {counts[0]}, and mini_kv's had {counts[1]}."]
+    return [f"But your prefix cache reports hits on {counts[0]}, and mini_kv's on {counts[1]}."]
 
 
 def _what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
@@ -130,11 +130,11 @@ def _what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
     error = trial.error
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, TookTooLongError):
-        what = f"it did not come back within {trial.limit} s"
+        what = f"it did not return within {trial.limit} s"
     elif isinstance(error, LabTodo):
         what = f"still TODO: {error}"
     line = last_line(error, {each.source for each in parts.values()}) if error is not None else None
-    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, on what yours gave it"
+    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, with a value from yours"
     return [f"Your engine stopped after {sum(map(len, trial.said.values()))} tokens: {what}", f"  {at}"]
 
 

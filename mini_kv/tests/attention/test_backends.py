@@ -75,7 +75,7 @@ def test_what_does_not_belong_together_is_refused_before_anything_runs():
     assert refused(problem, query=query.to(torch.int32)).startswith("query is torch.int32; it must be one of")
     assert refused(problem, query=query.half()) == "query is torch.float16, the cache torch.float32"
     no_scales = PagedKVCache(kv_cache.data.nan_to_num().to(torch.int8))
-    assert refused(problem, kv_cache=no_scales).startswith("an int8 cache means nothing without its scales")
+    assert refused(problem, kv_cache=no_scales).startswith("an int8 cache needs its scales")
     sinks = AttentionOptions(sinks=torch.zeros(3))
     assert refused(problem, options=sinks) == "sinks is [3]; it must be [num_heads], here [4]"
     assert refused(problem, out=torch.zeros(1, 4, 16)).startswith("out is [1, 4, 16], torch.float32, cpu")

@@ -127,7 +127,7 @@ def test_what_the_kernels_cannot_do_is_refused_before_launch(monkeypatch):
     problem = make_problem([1], [3])
     data = problem.kv_cache.data.transpose(3, 4).contiguous().transpose(3, 4)
     problem.kv_cache = PagedKVCache(data)
-    assert refused(problem) == "the elements of a head must lie side by side"
+    assert refused(problem) == "the elements of a head must be contiguous"
     monkeypatch.setattr(triton_backend, "IS_INTERPRETED", False)
     assert refused(make_problem([1], [3])).startswith("the tensors are on cpu; without a GPU set TRITON_INTERPRET=1")
 

@@ -144,7 +144,7 @@ def test_a_pasted_config_is_read_and_stays_in_the_address(show, serve, site, ope
     fill(page, "Model", "")
     assert page.locator("kv-plan .status").inner_text() == "Paste a config.json, or open one. It stays in this page."
     fill(page, "Its text", json.dumps(QWEN))
-    assert said(page)[0].startswith("nothing says how large the weights of qwen3_5_text are: give --weights in GB")
+    assert said(page)[0].startswith("the size of the weights of qwen3_5_text is not known: give --weights in GB")
     fill(page, "GPU", "")
     assert said(page)[0].startswith("Room for ")
     assert said(page)[1] == "480 shared tokens are shorter than a block of 576: nothing can be found."

@@ -185,7 +185,7 @@ def test_the_whole_story_with_the_keyboard_alone(show):
         if "predict" in step:
             assert caption(shown) == step["predict"]["ask"]
             shown.keyboard.press(str(step["predict"]["answer"] + 1))
-            assert "and so it is." in caption(shown)
+            assert "and that is right." in caption(shown)
         assert step["say"] in caption(shown)
         heard.append(step["do"])
     assert heard == ["prefill A", "prefill B", "free A", "free B", "prefill C", "free C", "prefill D", "free D"]
@@ -289,7 +289,7 @@ def test_a_right_answer_is_confirmed_and_drawn(show):
     button(shown, "Step forward").click()
     button(shown, "1").click()
     assert step_of(shown) == 2
-    assert caption(shown).startswith("You said \u201c1\u201d, and so it is.")
+    assert caption(shown).startswith("You said \u201c1\u201d, and that is right.")
     go(shown, 1)
     button(shown, "Step forward").click()
     assert step_of(shown) == 2
@@ -596,13 +596,13 @@ def test_in_chinese(show):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "the data is no JSON object"),
-        (None, "the data is no JSON object"),
+        ([], "the data is not a JSON object"),
+        (None, "the data is not a JSON object"),
         ({"version": 2}, "it has version 2, and this script reads version 1"),
         ({**STORY, "num_blocks": -1}, "num_blocks is -1"),
         ({**STORY, "steps": "none"}, "steps is none"),
         ({**STORY, "steps": [None]}, "steps[0] is null"),
-        ({**STORY, "steps": [{"free": "1 12"}]}, "step 1 speaks of block 12, and there are 11"),
+        ({**STORY, "steps": [{"free": "1 12"}]}, "step 1 names block 12, but there are only 11 blocks"),
         ({**STORY, "steps": [{"free": "1 x"}]}, "ids is 1 x"),
         ({**STORY, "steps": [{"predict": {"ask": "?"}}]}, 'steps[0] is {"predict":{"ask":"?"}}'),
     ],

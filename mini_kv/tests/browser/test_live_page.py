@@ -65,7 +65,7 @@ def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
 
 def test_the_picture_can_be_held_by_keyboard_and_goes_on(live):
     shown = live()
-    hold = shown.get_by_role("button", name="Hold the picture")
+    hold = shown.get_by_role("button", name="Pause the figure")
     hold.focus()
     shown.keyboard.press("Enter")
     assert hold.get_attribute("aria-pressed") == "true"
@@ -92,7 +92,7 @@ def test_the_story_is_kept_and_plays_in_a_page_of_its_own(live, open_page, tmp_p
     send(shown, PROMPT, 12)
     shown.locator("form output", has_text="were in the cache").wait_for()
     with shown.expect_download() as download:
-        shown.get_by_role("link", name="Keep the story").click()
+        shown.get_by_role("link", name="Download the story").click()
     data = json.loads(download.value.path().read_text(encoding="utf-8"))
     kept = tmp_path / "kept.html"
     kept.write_text(page_of(data), encoding="utf-8")

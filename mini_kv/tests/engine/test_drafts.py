@@ -244,7 +244,7 @@ def test_two_hundred_prompts_with_everything_at_once():
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0, it must be from 1 to 64"),
         (
             {"num_speculative_tokens": 4, "method": "eagle"},
-            "drafts come from the text itself, 'ngram', and not a model",
+            "it must be 'ngram', which takes drafts from the text itself",
         ),
         (
             {"num_speculative_tokens": 4, "prompt_lookup_min": 3, "prompt_lookup_max": 2},

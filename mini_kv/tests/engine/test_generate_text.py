@@ -129,11 +129,11 @@ def test_parts_are_not_dropped_for_tiers(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["", "good"], "the prompt of request '0' is empty: there is nothing to go on from"),
+        (["", "good"], "the prompt of request '0' is empty: there is nothing to continue"),
         (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
         (["good", "--reload", "cheaper"], "--reload cheaper needs a tier to reload from: --memory-tier, for instance"),
         (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
-        (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster says what kind of server there is, and no"),
+        (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster is about the server tier, and no"),
         (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--max-tokens", "2", "--min-tokens", "3"], "min_tokens is 3, it must be from 0 to max_tokens, 2"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
@@ -149,7 +149,7 @@ def test_parts_are_not_dropped_for_tiers(capsys):
         (["good", "--top-k", "9" * 400], f"--top-k is {'9' * 400}, it must be at most 1,000,000"),
         (
             ["good", "--num-blocks", "1000000", "--block-size", "1000000"],
-            "a pool of 1,000,000 blocks of 1,000,000 tokens takes 1,536,000,000,000,000 bytes, which this machine does",
+            "a pool of 1,000,000 blocks of 1,000,000 tokens takes 1,536,000,000,000,000 bytes, which this machine",
         ),
         (["good", "--temperature", "nan"], "temperature is nan, it must be 0 or a positive number"),
         (["good", "--temperature", "1e400"], "temperature is inf, it must be 0 or a positive number"),

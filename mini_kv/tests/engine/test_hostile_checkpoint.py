@@ -230,14 +230,14 @@ def test_a_file_of_a_terabyte_is_not_read(folder, name, most):
 def test_a_pipe_that_would_be_read_for_ever(folder, name):
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    assert refusal(folder) == f"{name}: is no ordinary file"
+    assert refusal(folder) == f"{name}: is not a regular file"
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_folder_in_the_place_of_a_file(folder, name):
     (folder / name).unlink()
     (folder / name).mkdir()
-    assert refusal(folder) == f"{name}: is no ordinary file"
+    assert refusal(folder) == f"{name}: is not a regular file"
 
 
 def test_links_out_of_the_folder_are_how_a_cache_is_made(folder, tmp_path):

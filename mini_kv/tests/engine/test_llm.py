@@ -100,7 +100,7 @@ def test_an_option_that_is_not_here_is_named_with_the_reason(options, said):
         (7, "prompts is int: it must be a text, token ids, or a list of these"),
         (b"bytes", "prompts is bytes: it must be a text, token ids, or a list of these"),
         ({"text": "a"}, "a prompt has the keys ['text'], it must have prompt or prompt_token_ids"),
-        ([TEXT, ""], "is empty: there is nothing to go on from"),
+        ([TEXT, ""], "is empty: there is nothing to continue"),
         ("good " * 200_000, "the model reads at most 512, answer included"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_folder_that_is_not_there_is_named_and_nothing_is_downloaded(tmp_path)
 
 
 def test_the_small_model_has_learned_no_chat(llm):
-    with pytest.raises(ConfigError, match="this model has learned no chat: its tokenizer has no chat template"):
+    with pytest.raises(ConfigError, match="this is not a chat model: its tokenizer has no chat template"):
         llm.chat([{"role": "user", "content": "hello"}])
 
 
@@ -144,7 +144,7 @@ def test_tiers_are_an_option_and_give_the_same_words(tmp_path):
         ({"disk": "x"}, "kv_tiers has no option disk: there are memory_bytes, disk_folder, disk_bytes, server"),
         ({"memory_bytes": 0}, "memory_bytes is 0, it must be at least 1"),
         ({"reload": "never"}, "reload is 'never', it must be 'always' or 'cheaper'"),
-        ({"is_cluster": True}, "is_cluster says what kind of server there is, and no server is given"),
+        ({"is_cluster": True}, "is_cluster is about the server tier, and no server is given"),
     ],
 )
 def test_tiers_that_cannot_be_are_refused_by_name(tiers, problem):

@@ -207,7 +207,7 @@ def test_misuse_is_told_where_it_happens():
         llm.generate([PROMPT], [greedy(), greedy()])
     with pytest.raises(ConfigError, match="n of request '0' is 0"):
         llm.generate([PROMPT], n=0)
-    with pytest.raises(ConfigError, match="without a tokenizer there is none"):
+    with pytest.raises(ConfigError, match="but the engine has no tokenizer"):
         llm.generate([PROMPT], greedy(stop=("x",)))
     llm.add_request("a", PROMPT, n=3)
     for name in ("a", "a/2"):
@@ -215,7 +215,7 @@ def test_misuse_is_told_where_it_happens():
             llm.add_request(name, PROMPT)
     with pytest.raises(ConfigError, match="are not done: call step until they are"):
         llm.generate([PROMPT])
-    with pytest.raises(ConfigError, match="both say how large the pool is"):
+    with pytest.raises(ConfigError, match="both set the size of the pool"):
         EngineConfig(num_blocks=4, kv_cache_memory_bytes=1000)
 
 

@@ -71,7 +71,7 @@ def test_the_solutions_make_a_whole_engine_and_it_says_the_same_words(capsys):
     assert below.startswith(PROMPT)
     assert below.splitlines()[-2:] == [
         "The same words as mini_kv's own: 20 tokens, 17 of 17 parts from the labs.",
-        "It is one text. The labs' tests look where it does not.",
+        "This is one text only. The labs' tests check more cases.",
     ]
 
 
@@ -134,7 +134,7 @@ def test_a_window_that_lets_go_too_early_is_found(capsys, tmp_path):
     more = ["--windows", "--block-size", "4", "--num-blocks", "45"]
     _, below = generate(capsys, folder, *MANY_PROMPTS[:2], status=1, max_tokens=40, more=more)
     assert re.search(r"^\[\d\] Other words than mini_kv's own, from token \d+ on:$", below, re.MULTILINE)
-    assert below.splitlines()[-1] == f"With lab-12 SlidingWindowManager from mini_kv it is right again: {file}:11"
+    assert below.splitlines()[-1] == f"With lab-12 SlidingWindowManager from mini_kv the text is right: {file}:11"
 
 
 def test_groups_that_agree_on_nothing_say_the_same_words_and_are_told_so(capsys, tmp_path):
@@ -142,7 +142,7 @@ def test_groups_that_agree_on_nothing_say_the_same_words_and_are_told_so(capsys,
     spoil(folder, "lab-12", "= max_cache_hit_length // self", "= 0 * max_cache_hit_length // self")
     prompts = [PROMPT, f"{PROMPT}, and"]
     _, below = generate(capsys, folder, *prompts, status=0, more=["--windows", "--block-size", "4"])
-    assert re.search(r"had 0 of (\d+) tokens, and mini_kv's had [1-9]\d* of \1 tokens\.$", below, re.MULTILINE)
+    assert re.search(r"hits on 0 of (\d+) tokens, and mini_kv's on [1-9]\d* of \1 tokens\.$", below, re.MULTILINE)
 
 
 # What a lab leaves out is added.
@@ -261,7 +261,7 @@ def test_a_slot_that_is_off_by_one_is_found(capsys, tmp_path):
     file = spoil(folder, "lab-08", "+ positions % block_size", "+ (positions + 1) % block_size")
     _, below = generate(capsys, folder, status=1)
     assert re.search(r"^Other words than mini_kv's own, from token \d+ on:$", below, re.MULTILINE)
-    assert below.splitlines()[-1] == (f"With lab-08 compute_slot_mapping from mini_kv it is right again: {file}:36")
+    assert below.splitlines()[-1] == (f"With lab-08 compute_slot_mapping from mini_kv the text is right: {file}:36")
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_a_kernel_that_forgets_a_key_is_found(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-09", "lab-10")
     file = spoil(folder, "lab-10", "index * BLOCK_SIZE + slots < seq_len)", "index * BLOCK_SIZE + slots < seq_len - 1)")
     _, below = generate(capsys, folder, status=1)
-    last = f"With lab-10 paged_attention_decode from mini_kv it is right again: {file}:128"
+    last = f"With lab-10 paged_attention_decode from mini_kv the text is right: {file}:128"
     assert below.splitlines()[-1] == last
 
 
@@ -281,7 +281,7 @@ def test_right_words_from_wrong_numbers_are_called_luck(capsys, tmp_path):
     said, luck, blame = below.splitlines()[-3:]
     assert said == "The same words as mini_kv's own: 2 tokens, 5 of 17 parts from the labs."
     assert re.fullmatch(r"That was luck: the logits behind them differ by up to 0\.\d+\.", luck)
-    assert blame == "With all of lab-09 from mini_kv it is right again. Run its tests."
+    assert blame == "With all of lab-09 from mini_kv the text is right. Run its tests."
 
 
 def test_code_that_breaks_is_shown_with_its_line_and_named(capsys, tmp_path):
@@ -294,7 +294,7 @@ def test_code_that_breaks_is_shown_with_its_line_and_named(capsys, tmp_path):
     assert below.splitlines()[-3:] == [
         "Your engine stopped after 0 tokens: IndexError: list index out of range",
         f"  at {file}:{line}  self.req_to_blocks[request_id] = list(hit[0])",
-        f"With lab-06 KVCacheManager from mini_kv it is right again: {file}:15",
+        f"With lab-06 KVCacheManager from mini_kv the text is right: {file}:15",
     ]
 
 
@@ -312,7 +312,7 @@ def test_a_part_that_another_one_calls_takes_its_lab_along(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-02", "lab-09")
     spoil(folder, "lab-09", "scores = (k @ q[s].unsqueeze(-1)).squeeze(-1) * scale", "scores = 1 / 0")
     _, below = generate(capsys, folder, status=1)
-    assert below.endswith("With all of lab-09 from mini_kv it is right again. Run its tests.")
+    assert below.endswith("With all of lab-09 from mini_kv the text is right. Run its tests.")
 
 
 def test_a_file_that_does_not_load_is_not_used(capsys, tmp_path):
@@ -333,9 +333,9 @@ def test_an_endless_loop_ends_with_the_line_that_it_was_in(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-02", "lab-03", "lab-11")
     file = spoil(folder, "lab-11", "            index += 1\n", "            while True:\n                index += 1\n")
     _, below = generate(capsys, folder, status=1, limit=2)
-    assert "Your engine stopped after 1 tokens: it did not come back within 2 s" in below
+    assert "Your engine stopped after 1 tokens: it did not return within 2 s" in below
     assert re.search(rf"  at {re.escape(str(file))}:\d+  (while True:|index \+= 1)$", below, re.MULTILINE)
-    assert below.endswith(f"With lab-11 Scheduler from mini_kv it is right again: {file}:12")
+    assert below.endswith(f"With lab-11 Scheduler from mini_kv the text is right: {file}:12")
 
 
 @pytest.mark.slow
@@ -353,7 +353,7 @@ def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, t
     spoil(folder, "lab-07", "            if found is None:", "            if True:")
     prompts = [PROMPT, f"{PROMPT}, and"]
     _, below = generate(capsys, folder, *prompts, status=0, more=["--block-size", "4"])
-    assert re.search(r"had 0 of (\d+) tokens, and mini_kv's had [1-9]\d* of \1 tokens\.$", below, re.MULTILINE)
+    assert re.search(r"hits on 0 of (\d+) tokens, and mini_kv's on [1-9]\d* of \1 tokens\.$", below, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -370,11 +370,11 @@ def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, t
         *(
             (
                 ["good", "--labs", "solution", option, value],
-                f"{option}: the parts of --labs run without a second home: leave out one of the two",
+                f"{option}: the parts of --labs run without tiers: leave out one of the two",
             )
             for option, value in [("--memory-tier", "64"), ("--disk-tier", "blocks"), ("--server-tier", "redis://x")]
         ),
-        (["", "--labs", "starter"], "the prompt of request '0' is empty: there is nothing to go on from"),
+        (["", "--labs", "starter"], "the prompt of request '0' is empty: there is nothing to continue"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, message, capsys):

@@ -92,7 +92,7 @@ def test_a_planted_bug_is_found_only_with_the_poison(runner):
 def test_the_error_names_the_request_the_layer_and_the_token():
     llm = engine(ReadsTooFar, poison=True)
     llm.add_request("victim", [1, 2, 3], GREEDY)
-    message = "request 'victim' got NaN or infinity in layer 0, at its token 0: it read what is no KV"
+    message = "request 'victim': NaN or infinity in layer 0, at its token 0: it read memory that was never written"
     with pytest.raises(PoisonedKVError, match=re.escape(message)) as found:
         llm.step()
     assert found.value.request_id == "victim"

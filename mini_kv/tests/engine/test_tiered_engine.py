@@ -130,7 +130,7 @@ def test_a_memory_that_holds_no_block_is_refused() -> None:
     """Said before anything runs, with what a block takes."""
     for memory_bytes in (1, 500):
         message = (
-            f"the memory tier has {memory_bytes} bytes, and one block takes 2,152: nothing could come back from it"
+            f"the memory tier has {memory_bytes} bytes, and one block takes 2,152: no block could come back from it"
         )
         with pytest.raises(ConfigError, match=message):
             engine(open_tiers(TierConfig(memory_bytes=memory_bytes)))

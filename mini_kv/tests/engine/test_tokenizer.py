@@ -233,7 +233,7 @@ class TestErrors:
             ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer.type is 'Metaspace', and only 'ByteLevel'"),
             ({"decoder": None}, "decoder.type is None, and only 'ByteLevel' is supported"),
             ({"model__merges": [["q", "§§"]]}, "merges b'q' and b'\\xa7\\xa7', and one of the three has no id"),
-            ({"added_tokens": []}, "has no special token 0, which is to end a text"),
+            ({"added_tokens": []}, "has no special token 0, which should end a text"),
             (
                 {"added_tokens": [special(content="")]},
                 "has the added token '', it must be a text of 1 to 128 characters",

@@ -51,7 +51,7 @@ def test_what_prompts_have_in_common_stands_once_and_twins_are_numbers():
     assert tree_lines(mirror, 80, 2) == ["22##", "... and 3 more rows"]
     assert state_lines(mirror) == [
         "10 blocks can be found, 2 of them twins; 10 stored, 0 removed",
-        "whole: no batch is missing",
+        "complete: no batch is missing",
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_mirror_with_gaps_says_which():
     mirror.note_gap("batch 3 is missing")
     mirror.note_gap("batches 7 to 9 are missing")
     assert state_lines(mirror)[1] == (
-        "NOT WHOLE: batches 7 to 9 are missing, and 1 more gaps before; 1 were removed that were not known"
+        "NOT COMPLETE: batches 7 to 9 are missing, and 1 more gaps before; 1 unknown blocks were removed"
     )
 
 
@@ -94,7 +94,7 @@ other 7
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"\xff\xfe"])
 def test_a_page_that_is_no_metrics_is_a_sentence(answer: bytes):
     found = read_metrics("http://x/y", lambda url, timeout: io.BytesIO(answer))
-    assert found == "http://x/y tells nothing that vLLM's metrics tell"
+    assert found == "http://x/y has none of vLLM's metrics"
 
 
 def test_a_server_that_does_not_answer_is_a_sentence():
@@ -163,11 +163,11 @@ def test_who_comes_late_gets_all_records_it_and_the_recording_replays(
     shown = capsys.readouterr().out.splitlines()
     picture = [
         "4 blocks can be found, 1 of them a twin; 5 stored, 1 removed",
-        "whole: no batch is missing",
+        "complete: no batch is missing",
         "",
         "2##",
         "",
-        "#  a block    2, 3 ...  that many with one hash    ~  what came before is gone",
+        "#  a block    2, 3 ...  that many with one hash    ~  the blocks before are gone",
     ]
     assert shown == [
         f"{publisher.endpoint}: 2 batches, 2 of them asked for",
@@ -183,7 +183,7 @@ def test_who_comes_late_gets_all_records_it_and_the_recording_replays(
 
 def test_without_anything_to_hear_the_status_is_1(capsys: pytest.CaptureFixture[str]):
     assert main(["attach", "tcp://127.0.0.1:1", "--seconds", "0.1"]) == 1
-    assert capsys.readouterr().out == "tcp://127.0.0.1:1: nothing was heard yet\n"
+    assert capsys.readouterr().out == "tcp://127.0.0.1:1: no batch has arrived yet\n"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_file_that_is_no_recording_is_a_sentence(text: str, tmp_path: Path, ca
     path.write_text(text, encoding="utf-8")
     assert main(["attach", str(path)]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"mini-kv attach: {path}, line 1: no batch of KV events: ")
+    assert told.startswith(f"mini-kv attach: {path}, line 1: not a batch of KV events: ")
     assert told.count("\n") == 1
 
 
@@ -233,7 +233,7 @@ def test_garbage_on_the_wire_is_a_sentence_and_what_follows_counts(capsys: pytes
     shown = capsys.readouterr().out.splitlines()
     assert shown[1:3] == [
         "1 blocks can be found; 1 stored, 0 removed",
-        "NOT WHOLE: batch 0 is missing",
+        "NOT COMPLETE: batch 0 is missing",
     ]
     assert shown[3].startswith("cannot be read: ")
 
@@ -258,7 +258,7 @@ def test_generate_publishes(capsys: pytest.CaptureFixture[str]):
         (["--kv-events-replay", "x"], "--kv-events-replay needs --kv-events, whose batches it repeats"),
         (
             ["--kv-events", "tcp://127.0.0.1:0", "--labs", "solution"],
-            "--kv-events tells of the engine's own pool: leave out --labs and tiers",
+            "--kv-events reports the engine's own pool only: leave out --labs and tiers",
         ),
     ],
 )

@@ -185,11 +185,11 @@ ENGINES = {
     ),
     "another class of the name": (
         "    def free(self, request): pass\nclass Second(engine.KVCacheManager): pass\nKVCacheManager = Second\n",
-        "lets something else be KVCacheManager",
+        "rebinds KVCacheManager",
     ),
     "a decorator that gives another class": (
         "    x = 1\n@lambda own: Second\nclass KVCacheManager(Second):\n    def free(self, request): pass\n",
-        "lets something else be KVCacheManager",
+        "rebinds KVCacheManager",
     ),
     "a pattern that takes the method": (
         "    def free(self, request):\n        match engine.KVCacheManager:\n"

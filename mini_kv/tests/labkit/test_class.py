@@ -160,7 +160,7 @@ def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
 def test_a_look_for_leaks_in_no_folder_or_without_solutions_is_no_success(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert release_command.run(arguments(check=str(tmp_path / "none"))) == 2
-    assert capsys.readouterr().err == f"mini-kv release: {tmp_path / 'none'} is no folder\n"
+    assert capsys.readouterr().err == f"mini-kv release: {tmp_path / 'none'} is not a folder\n"
     (tmp_path / "labs" / "lab-05").mkdir(parents=True)
     shutil.copyfile(LAB.folder / "lab.toml", tmp_path / "labs" / "lab-05" / "lab.toml")
     monkeypatch.chdir(tmp_path)
@@ -229,7 +229,7 @@ def test_in_a_students_tree_the_commands_run_the_students_code(tree):
 def test_in_a_students_tree_make_says_what_it_has(tree):
     status, said = in_tree(tree, "make", "test")
     assert status == 2
-    assert said[0].endswith("this tree has the labs alone: type make, make lab-NN or make notebooks.  Stop.")
+    assert said[0].endswith("this tree has only the labs: type make, make lab-NN or make notebooks.  Stop.")
     assert in_tree(tree, "make", "-n", "lab-05")[0] == 0
 
 

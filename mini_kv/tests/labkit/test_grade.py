@@ -101,7 +101,7 @@ def test_what_pytorch_would_do_for_a_cheat_is_held(cheat):
 @pytest.mark.parametrize("lab_id", SPIES)
 def test_what_resets_a_count_of_the_tests_is_held(lab_id):
     [said] = objections(SPIES[lab_id].encode(), find_lab(lab_id, ROOT))
-    assert said.partition(": ")[2].startswith("reaches for what is the tests': ")
+    assert said.partition(": ")[2].startswith("uses an attribute of the tests: ")
 
 
 def test_no_honest_attempt_is_held():
@@ -290,7 +290,7 @@ allow = always
     assert own.code == {"lab-05": b"in git"}
     assert (fetching.code, fetching.fault[:33], ran.exists()) == ({}, "02.git cannot be read: git says: ", False)
     for other in (common, linked):
-        assert (other.code, other.fault.partition(": ")[2]) == ({}, "it borrows from another repository")
+        assert (other.code, other.fault.partition(": ")[2]) == ({}, "it uses objects of another repository")
 
 
 def test_git_is_stopped_when_it_says_too_much(tmp_path):
@@ -336,8 +336,8 @@ def test_a_hand_in_that_breaks_its_reader_is_held_alone(tmp_path):
         ("02", "it is packed in an unusual way: pack it as an ordinary zip"),
         ("03", "not a saved page: maximum recursion depth exceeded while d"),
         ("06", "more than 200 files that could be a saved page"),
-        ("07", "lab-05 stands in it twice"),
-        ("08", "08.zip is no plain file"),
+        ("07", "lab-05 twice"),
+        ("08", "08.zip is not a plain file"),
     ]
     assert printable("a file's name that is not UTF-8: \udcff") == "a file's name that is not UTF-8: \\udcff"
 

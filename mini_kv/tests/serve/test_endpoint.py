@@ -156,11 +156,11 @@ def test_metrics_have_vllms_names_and_the_engines_numbers(serve):
         ({"prompt": [True]}, "prompt", "it must be a text"),
         ({"prompt": ["a"] * 65}, "prompt", "it must have 1 to 64"),
         ({"prompt": "a b " * 400}, "prompt", "tokens"),
-        ({"prompt": "a" * 70_000}, "prompt", "prompt has more text than 512 tokens spell"),
+        ({"prompt": "a" * 70_000}, "prompt", "prompt is too long: 512 tokens cannot encode it"),
         (
             {"prompt": "a", "max_tokens": 512},
             "max_tokens",
-            "the prompt has 1 tokens and 512 are to follow: 512 are the most",
+            "the prompt has 1 tokens, the answer 512: together at most 512",
         ),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens", "max_tokens is 0, it must be a whole number from 1"),
         ({"prompt": "a", "temperature": -1}, "temperature", "it must be 0 or a positive number"),
@@ -177,7 +177,7 @@ def test_metrics_have_vllms_names_and_the_engines_numbers(serve):
         ({"prompt": "a", "stream_options": {}}, "stream_options", "stream true"),
         ({"prompt": "a", "echo": True}, "echo", "this engine has no echo: leave it out"),
         ({"prompt": "a", "temprature": 1}, "temprature", "there is no field 'temprature'"),
-        ({"prompt": "a", "model": "gpt-9"}, "model", "there is no model 'gpt-9' here, there is 'tiny'"),
+        ({"prompt": "a", "model": "gpt-9"}, "model", "there is no model 'gpt-9' here, only 'tiny'"),
         ({"prompt": "a", "cache_salt": ""}, "cache_salt", "it must be a text of 1 to 256 characters"),
     ],
 )
@@ -209,7 +209,7 @@ def test_fields_that_ask_for_nothing_may_stand_there(shared):
         (b"", "the body is no JSON"),
         (b"\xff\xfe\x00", "the body is no JSON"),
         (b"[" * 100_000, "the body is no JSON"),
-        (b'{"prompt": "a", "top_p": NaN}', "the body is no JSON: NaN is no number of JSON"),
+        (b'{"prompt": "a", "top_p": NaN}', "the body is not JSON: NaN is no number of JSON"),
         (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", "the body is no JSON"),
         (b"[1]", "the body is [1], it must be a JSON object"),
     ],
@@ -378,5 +378,5 @@ def test_what_is_not_done_after_the_grace_has_a_clean_end(serve):
         while not content.endswith(b"0\r\n\r\n"):
             content += client.recv(1 << 16)
         whole = other.recv(1 << 16)
-    assert b"the server ended, and this was not done 0 s later" in content and b"[DONE]" in content
+    assert b"the server is shutting down, and this was not done 0 s later" in content and b"[DONE]" in content
     assert whole.startswith(b"HTTP/1.1 503")

@@ -113,4 +113,4 @@ def test_a_file_that_is_no_story_is_said_to_be_none(tmp_path, capsys, text):
     file = tmp_path / "story.json"
     file.write_text(text, encoding="utf-8")
     assert main(["story", str(file)]) == 2
-    assert "is no story" in capsys.readouterr().err
+    assert "is not a story" in capsys.readouterr().err

@@ -130,7 +130,7 @@ def _memory(name: str, flags: Flags, parameters: float | None) -> Memory:
     model, specs = flags.load(name)
     groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=True)
     if len(groups) > 1 or groups[0].kv_cache_spec.block_size != flags.block_size:
-        raise ConfigError(f"{model.title} needs several groups of layers, a curve has one: ask `mini-kv explain`")
+        raise ConfigError(f"{model.title} needs several groups of layers, a curve has one: use `mini-kv explain`")
     parameters = parameters or model.num_parameters
     seconds = None
     if parameters and model.num_heads:
@@ -158,7 +158,7 @@ def report(curve: Curve, num_blocks: int | None, memory: Memory | None) -> list[
         f"{len(curve.prompts):,} requests, {all_of_it.prompt_tokens:,} prompt tokens, blocks of {curve.block_size}"
         " tokens, one request at a time.",
         f"No pool finds more than {_percent(all_of_it)}, and {size(curve.largest)} are enough for that.",
-        f"The knee: {size(knee.num_blocks)} find {_percent(knee)}. Up to there a block more finds more hits than an"
+        f"The knee: {size(knee.num_blocks)} find {_percent(knee)}. Up to there one more block finds more hits than an"
         " average block does, beyond it fewer.",
         f"A pool of fewer than {curve.smallest:,} blocks refuses the longest prompt.",
     ]

@@ -62,7 +62,7 @@ def make_setup(trace: Trace, args: argparse.Namespace) -> Setup:
         sizes = {group.kv_cache_spec.block_size for group in groups}
         if not token_requests(trace) and any(size % block_size for size in sizes):
             raise ConfigError(
-                f"the model's blocks of {sorted(sizes)} tokens are no multiples of the trace's {block_size}:"
+                f"the model's blocks of {sorted(sizes)} tokens are not multiples of the trace's {block_size}:"
                 " a trace of tokens could be cut into them, this one has hashes only"
             )
     num_blocks = args.num_blocks
@@ -89,7 +89,7 @@ def report(waterfall: Waterfall, causes: list[Cause]) -> list[str]:
     lines.append("")
     lines += [f"{cause.name}, {100 * cause.share:.1f} % of the prompt tokens: {cause.sentence}." for cause in causes]
     if not causes:
-        lines.append("No loss of 3 % or more has a cause that one could do something about.")
+        lines.append("No loss of 3 % or more has a cause that you could remove.")
     if not waterfall.has_tokens:
         lines += ["", "Cannot be told from hashes:", *(f"  {what}" for what in HIDDEN_BY_HASHES)]
     return lines

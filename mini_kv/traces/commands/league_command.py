@@ -86,7 +86,7 @@ def format_table(standings: Sequence[Standing]) -> str:
             *(_row(policy, width, list(map(_cell, row, best))) for policy, row in rates.items()),
             _row(BELADY, width, list(map(_cell, ceiling))),
             "",
-            f"* the best that does not know the future; {BELADY} does, and cannot be beaten",
+            f"* the best policy that does not know the future; {BELADY} does, and is the upper bound",
         ]
     )
 

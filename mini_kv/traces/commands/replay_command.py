@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         metavar="NAME",
         default="lru",
-        help=f"which cached block goes first: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
+        help=f"which cached block is evicted first: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
     )
     parser.add_argument(
         "--rate",
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--admission",
         action="append",
         metavar="NAME",
-        help="with a clock: when a waiting request may enter; several times to compare, or all: "
+        help="with a clock: when a waiting request is admitted; repeat it to compare, or all: "
         f"{', '.join(strategies())}, or your own as file.py:Class",
     )
     parser.add_argument(
@@ -204,7 +204,7 @@ def _format_report(report: ReplayReport) -> str:
         ),
         f"refused requests    {r.requests_refused:>9,}  "
         f"are larger than the pool: {r.prompt_tokens_refused:,} prompt tokens, left out above",
-        f"evictions           {r.evictions:>9,}  cached blocks lost their key, since their memory was needed",
+        f"evictions           {r.evictions:>9,}  cached blocks lost their key, because their memory was reused",
         f"peak usage          {_percent(r.peak_usage):>9}  {r.peak_held_blocks:,} blocks were held at once",
         f"time                {r.seconds:>7.2f} s  without reading the file",
     ]

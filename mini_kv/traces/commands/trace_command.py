@@ -13,13 +13,13 @@ from mini_kv.traces.published import PUBLISHED, fetch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    bring = actions.add_parser("fetch", help="bring a published trace here, and check that it is the published one")
+    bring = actions.add_parser("fetch", help="download a published trace, and check its digest")
     bring.add_argument("name", choices=list(PUBLISHED), help="; ".join(f"{n}: {p.about}" for n, p in PUBLISHED.items()))
-    bring.add_argument("--to", type=Path, metavar="FILE", help="where to (default: NAME.jsonl, here)")
+    bring.add_argument("--to", type=Path, metavar="FILE", help="the file to write (default: NAME.jsonl, here)")
     make = actions.add_parser("make", help="print a trace of tokens, made from a seed")
     make.add_argument("kind", choices=list(KINDS))
     make.add_argument("--num-requests", type=int, default=200, metavar="N", help="how many (default: 200)")
-    make.add_argument("--fault", choices=list(FAULTS), help="plant one, to be found by explain (default: none)")
+    make.add_argument("--fault", choices=list(FAULTS), help="add this fault, for explain to find (default: none)")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same trace (default: 0)")
 
 

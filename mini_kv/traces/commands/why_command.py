@@ -215,7 +215,7 @@ def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
         lines.append("  By default, vLLM keeps states and windows at the ends of prompts, and where requests were")
         lines.append("  seen to part. The second request shows where, and the third finds it.")
     if any(row.third for row in rows):
-        lines.append("  If a server finds nothing at a length with a number here, the block is not the reason.")
+        lines.append("  If a server finds nothing at a length with a number here, the block size is not the reason.")
     return lines
 
 

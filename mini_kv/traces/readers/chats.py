@@ -26,7 +26,7 @@ from mini_kv.traces.readers.mooncake import quote
 NOT_READ = {
     "chat_template": "a template is read from the files beside the tokenizer",
     "prompt_embeds": "embeddings have no tokens",
-    "suffix": "only what stands before the answer is read",
+    "suffix": "only the messages before the answer are read",
     "system": "a system prompt is the first of the messages",
     "truncate_prompt_tokens": "prompts are read whole",
 }

@@ -38,7 +38,7 @@ BLOCK_SIZE = 512
 """Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
 """A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
-NO_REQUEST = "the file ends, and no line of it is a request"
+NO_REQUEST = "the file has no line that is a request"
 _MAX_NUMBER = 10**15
 """Largest time or length in a line: 10**15 ms are 30,000 years."""
 

@@ -49,7 +49,7 @@ class PromptTokenizer:
         except ConfigError:
             raise
         except Exception as error:  # the library raises nothing narrower
-            raise ConfigError(f"--tokenizer {path}: it is no tokenizer: {in_a_line(error)}") from None
+            raise ConfigError(f"--tokenizer {path}: it is not a tokenizer: {in_a_line(error)}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._path = path
@@ -128,7 +128,7 @@ def _template_source(tokenizer: Path, config: Mapping[str, Any], *, has_tools: b
     if not isinstance(found, str):
         raise ConfigError(
             f"there is no chat template beside {tokenizer}, neither chat_template.jinja nor one in"
-            " tokenizer_config.json, and messages become a prompt by it"
+            " tokenizer_config.json, and messages need one"
         )
     return found
 

@@ -31,7 +31,7 @@ class Encoder(Protocol):
 def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
     """Return a parser of lines. Raises `ConfigError` if there is no encoder."""
     if encoder is None:
-        raise ConfigError("its prompts are texts, and a cache is asked for tokens: say --tokenizer tokenizer.json")
+        raise ConfigError("its prompts are texts, and a replay needs tokens: give --tokenizer tokenizer.json")
 
     def parse(raw: bytes) -> TokenRequest:
         fields = json_object(raw)

@@ -111,7 +111,7 @@ def test_a_chat_at_the_terminal(folder, capsys):
     assert capsys.readouterr().out == f"the cache\n{shown}\n"
     assert main(["generate", "the cache", "--chat"]) == 2
     assert capsys.readouterr().err == (
-        "mini-kv generate: this model has learned no chat: its tokenizer has no chat template\n"
+        "mini-kv generate: this is not a chat model: its tokenizer has no chat template\n"
     )
 
 
@@ -170,7 +170,7 @@ class AddsToItsOwn(torch.nn.Module):
 def test_an_untested_one_whose_attention_does_more_than_it_tells_is_found_out(made):
     theirs = checkpoints.load_reference(made("llama").folder)
     theirs.model.layers[1].self_attn = AddsToItsOwn(theirs.model.layers[1].self_attn)
-    with pytest.raises(ConfigError, match="its attention does more than it tells: with ours the logits of 24 tokens"):
+    with pytest.raises(ConfigError, match="its attention does more than it states: with ours the logits of 24 tokens"):
         HuggingFaceModel(theirs, untested=True)
 
 

@@ -163,7 +163,7 @@ def test_every_file_with_settings_is_looked_through_first(name, content, said, f
 def test_a_pipe_that_would_be_read_for_ever_is_refused(name, folder):
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    assert refusal(folder) == (name, "is no ordinary file")
+    assert refusal(folder) == (name, "is not a regular file")
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "vocab.json", "merges.txt"])
@@ -217,7 +217,7 @@ def test_a_missing_or_broken_config_is_named(folder):
         ),
         ({"model_type": "t5", "is_encoder_decoder": True}, "cross attention reads an encoder's keys"),
         ({"model_type": "mllama_text_model", "cross_attention_layers": [1]}, "cross attention reads an encoder's keys"),
-        ({"model_type": "llama4_text", "attention_chunk_size": 8}, "a layer that attends in chunks says so by a mask"),
+        ({"model_type": "llama4_text", "attention_chunk_size": 8}, "a layer with chunked attention declares it"),
         ({"model_type": "bloom", "alibi": True}, "ALiBi adds a number to each score by the distance"),
         ({"model_type": "granite"}, ""),
         ({"model_type": None}, ""),
