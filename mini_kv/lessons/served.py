@@ -49,7 +49,9 @@ class Reply(NamedTuple):
 class Served:
     """A running server, with the arguments of `mini-kv serve`."""
 
-    def __init__(self, *arguments: str, keys: Sequence[str] = (), change: Callable[[Service], Service] | None = None):
+    def __init__(
+        self, *arguments: str, keys: Sequence[str] = (), change: Callable[[Service], Service] = lambda service: service
+    ) -> None:
         """Start it and wait until it listens.
 
         Args:
@@ -59,8 +61,7 @@ class Served:
         """
         parser = argparse.ArgumentParser()
         add_arguments(parser)
-        service = make_service(parser.parse_args(arguments), list(keys))
-        self.service = change(service) if change is not None else service
+        self.service = change(make_service(parser.parse_args(arguments), list(keys)))
         self.server = Server(self.service)
         self._thread = threading.Thread(target=self.server.run, daemon=True)
         with contextlib.redirect_stdout(io.StringIO()):  # the address, which is another one each time
