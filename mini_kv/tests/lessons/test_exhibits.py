@@ -1,4 +1,4 @@
-"""Five bugs of other engines: each has the symptom of its report, the engine's own part has not, and debug mode names it."""
+"""Five bugs of other engines: each has the symptom of its report, and the engine's own part does not have it."""
 
 import re
 from functools import partial
@@ -41,7 +41,7 @@ def test_a_hit_on_every_token_leaves_nothing_to_compute():
 
 
 def test_equal_ages_need_a_rule():
-    """llm-d-inference-sim #704: any of the three blocks may be evicted, and one of them is of use only with the others."""
+    """llm-d-inference-sim #704: any of the three blocks may be evicted. Only the last one can be spared."""
     assert still_found(FreeKVCacheBlockQueue) == 8
     assert {still_found(partial(AnyOrder, seed=seed)) for seed in range(20)} == {0, 4, 8}
 
