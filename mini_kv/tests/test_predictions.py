@@ -18,6 +18,7 @@ from mini_kv.lessons.curves import (
     small_trace,
     waste_over_block_sizes,
 )
+from mini_kv.lessons.mirrored import events_of, followed
 from mini_kv.lessons.misbehave import idle_seconds, serve
 from mini_kv.lessons.predict import LOCK, Predict, questions, seen
 from mini_kv.lessons.small_cache import LiveCache
@@ -52,6 +53,13 @@ def equal_prompts(num_requests: int, num_tokens: int) -> TracedKVCacheManager:
 def hit_rate(num_requests: int) -> float:
     stats = equal_prompts(num_requests, 32).manager.prefix_cache_stats
     return 100 * stats.hits / stats.queries
+
+
+def difference_of_a_mirror(kept: int) -> str:
+    run = followed(kept)
+    if run.is_right:
+        return "it is right"
+    return "it has blocks too many" if run.stale[-1] > run.missing[-1] else "it lacks blocks"
 
 
 def hit_after_free(num_blocks: int) -> tuple[int | None, int]:
@@ -153,6 +161,8 @@ ANSWERS = {
     "still-held": lambda: "blocks have leaked" if serve("leak").leaks() and not serve("none").leaks() else "no",
     "one-block-each": first_difference_in_common,
     "unused-in-a-storm": lambda: f"{max((16, 64), key=median_age)} at once",
+    "events-of-a-hit": lambda: "none" if events_of("A", "A again")[1] == "A again: no event" else "some",
+    "a-lost-message": lambda: difference_of_a_mirror(kept=0),
     "more-keys": lambda: "no" if more_keys_than_blocks("stale-index") and not more_keys_than_blocks("none") else "yes",
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
