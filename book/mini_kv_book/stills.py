@@ -37,6 +37,7 @@ KEY_CHARTS = {
     "12-quantisation-error": "Error of the attention's result",
     "14-what-a-cache-buys": "Six questions about one document",
     "15-why-batches-matter": "Llama 3 8B on an H200, at the most",
+    "17-a-cache-from-outside": "mirror_lever()",
     "18-when-the-cache-misbehaves": "storm_lever()",
 }
 """Text of the cell with a notebook's key chart: the chart's title, or the lever that starts with it."""

@@ -32,6 +32,11 @@ try:
     import safetensors
 except ModuleNotFoundError:  # the format of a model's weights
     %pip install --quiet safetensors"""
+WITH_MSGSPEC = """
+try:
+    import msgspec
+except ModuleNotFoundError:  # the format of vLLM's messages
+    %pip install --quiet msgspec"""
 LOGIC = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While, ast.If, ast.IfExp, ast.Try, ast.With)
 
 pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -72,7 +77,10 @@ def test_the_first_cell_installs_only_what_is_missing(path):
     source = "".join(cell["source"] for cell in rest)
     needs_engine = bool(re.search(r"mini_kv\.(engine|lessons\.generation)\b", source))
     needs_torch = needs_engine or bool(re.search(r"mini_kv\.(attention|lessons\.tensors)\b", source))
-    assert first["source"] == FIRST_CELL + WITH_TORCH * needs_torch + WITH_SAFETENSORS * needs_engine
+    needs_events = "mini_kv.lessons.mirrored" in source
+    assert first["source"] == (
+        FIRST_CELL + WITH_TORCH * needs_torch + WITH_SAFETENSORS * needs_engine + WITH_MSGSPEC * needs_events
+    )
 
 
 def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):

@@ -1,7 +1,9 @@
 """What the notebooks ask: every answer is worked out on the engine, and every choice has its reason."""
 
 from functools import cache
+from importlib import import_module
 from statistics import median
+from types import ModuleType
 
 import pytest
 
@@ -52,6 +54,23 @@ def equal_prompts(num_requests: int, num_tokens: int) -> TracedKVCacheManager:
 def hit_rate(num_requests: int) -> float:
     stats = equal_prompts(num_requests, 32).manager.prefix_cache_stats
     return 100 * stats.hits / stats.queries
+
+
+def events_of_a_hit() -> str:
+    mirrored = mirrored_or_skip()
+    return "none" if mirrored.events_of("A", "A again")[1] == "A again: no event" else "some"
+
+
+def difference_of_a_mirror() -> str:
+    run = mirrored_or_skip().followed(kept=0)
+    if run.is_right:
+        return "it is right"
+    return "it has blocks too many" if run.stale[-1] > run.missing[-1] else "it lacks blocks"
+
+
+def mirrored_or_skip() -> ModuleType:
+    pytest.importorskip("msgspec", reason="KV events need msgspec: make test, or pip install -e '.[events]'")
+    return import_module("mini_kv.lessons.mirrored")
 
 
 def hit_after_free(num_blocks: int) -> tuple[int | None, int]:
@@ -153,6 +172,8 @@ ANSWERS = {
     "still-held": lambda: "blocks have leaked" if serve("leak").leaks() and not serve("none").leaks() else "no",
     "one-block-each": first_difference_in_common,
     "unused-in-a-storm": lambda: f"{max((16, 64), key=median_age)} at once",
+    "events-of-a-hit": events_of_a_hit,
+    "a-lost-message": difference_of_a_mirror,
     "more-keys": lambda: "no" if more_keys_than_blocks("stale-index") and not more_keys_than_blocks("none") else "yes",
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
