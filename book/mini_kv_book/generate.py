@@ -26,7 +26,7 @@ PARTS = {
     "Sharing": ("06", "07", "08", "09", "18"),
     "Scheduling": ("13", "14"),
     "Attention": ("10", "11", "12", "15", "16"),
-    "Serving": ("17", "19", "22"),
+    "Serving": ("17", "19", "21", "22", "23"),
     "Reading vLLM": ("20",),
 }
 """The parts of the book, in the order of reading. A chapter's file and address keep their first number."""

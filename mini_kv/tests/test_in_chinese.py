@@ -106,7 +106,7 @@ def test_a_translation_names_the_blocks_and_numbers_of_the_original(name):
 
 
 def test_a_scenario_that_is_not_told_or_told_in_part_is_refused():
-    with pytest.raises(ScenarioError, match="not told in 'zh'"):
+    with pytest.raises(ScenarioError, match="no translation 'zh'"):
         load_scenario("eviction", "zh")
     with pytest.raises(ScenarioError, match="there are: "):
         load_scenario("no-such", "zh")

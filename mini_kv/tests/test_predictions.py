@@ -260,6 +260,6 @@ def test_a_picture_s_sentence_is_kept_with_its_question():
 
 def test_an_unknown_question_names_the_known_ones():
     with pytest.raises(
-        ValueError, match="no question 'nonsense'; there are: after-a-minute, changed-places, dashboard"
+        ValueError, match="no question 'nonsense'; there are: a-lost-message, after-a-minute, changed-places, dashboard"
     ):
         Predict("nonsense")

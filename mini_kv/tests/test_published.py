@@ -63,7 +63,7 @@ def test_the_published_file_is_taken(address: str, tmp_path: Path) -> None:
     ("path", "message"),
     [
         ("/other", "returned a file that differs from the published one: it is not kept"),
-        ("/short", "answered with another file|broke off"),
+        ("/short", "returned a file that differs|broke off"),
         ("/missing", "cannot be reached: Not Found"),
     ],
 )

@@ -185,7 +185,7 @@ NOT_RECORDED = {
         "league",
         "curve",
     ),
-    *("explain", "messages", "int8_per_token_head"),
+    *("explain", "messages", "int8_per_token_head", "EngineLoop", "Mailbox", "Mirror"),
     # Arguments and variables: the recording has what a module and a class define.
     *("full_sequence_must_fit", "reserved_blocks", "max_cache_hit_length", "request.num_tokens", "seq_len", "fp8"),
     # Other people's code: nano-vllm, transformers.

@@ -373,7 +373,7 @@ def test_a_hit_that_is_none() -> None:
     wrong = {
         "one end": (full, window[:3]),
         "evicted": (full, [*window[:3], kv.block_pool.null_block]),
-        "reads nothing": (full, [table[0], *window[1:]]),
+        "group 1 does not read": (full, [table[0], *window[1:]]),
         "evicted since": (full, [*window[:3], full[3]]),
     }
     before = manager_state(kv)

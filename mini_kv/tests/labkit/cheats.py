@@ -198,7 +198,7 @@ ENGINES = {
     ),
     "a module that is handed around": (
         "    def free(self, request): return [engine][0].KVCacheManager.free(self, request)\n",
-        "hands mini_kv.core.kv_cache_manager around",
+        "passes mini_kv.core.kv_cache_manager on",
     ),
 }
 """Methods for lab-06's class that ask the engine, and what the look says of each."""

@@ -336,7 +336,7 @@ def test_a_hand_in_that_breaks_its_reader_is_held_alone(tmp_path):
         ("02", "it is packed in an unusual way: pack it as an ordinary zip"),
         ("03", "not a saved page: maximum recursion depth exceeded while d"),
         ("06", "more than 200 files that could be a saved page"),
-        ("07", "lab-05 twice"),
+        ("07", "it contains lab-05 twice"),
         ("08", "08.zip is not a plain file"),
     ]
     assert printable("a file's name that is not UTF-8: \udcff") == "a file's name that is not UTF-8: \\udcff"

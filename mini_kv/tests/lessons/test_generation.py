@@ -102,7 +102,7 @@ def test_a_mistake_is_found_by_poison_and_by_nothing_else():
     right, wrong = answer(TEXTS[0], 8), answer(TEXTS[0], 8, ForgetsNewBlocks)
     assert right and wrong and "Error" not in right + wrong
     assert answer(TEXTS[0], 8, WatchedRunner, debug_poison=True) == right
-    assert answer(TEXTS[0], 8, ForgetsNewBlocks, debug_poison=True).startswith("PoisonedKVError: request 'A' got NaN")
+    assert answer(TEXTS[0], 8, ForgetsNewBlocks, debug_poison=True).startswith("PoisonedKVError: request 'A': NaN")
 
 
 def test_the_second_of_two_equal_prompts_finds_it_and_the_line_counts_both():

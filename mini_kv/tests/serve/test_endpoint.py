@@ -206,11 +206,11 @@ def test_fields_that_ask_for_nothing_may_stand_there(shared):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "the body is no JSON"),
-        (b"\xff\xfe\x00", "the body is no JSON"),
-        (b"[" * 100_000, "the body is no JSON"),
+        (b"", "the body is not JSON"),
+        (b"\xff\xfe\x00", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
         (b'{"prompt": "a", "top_p": NaN}', "the body is not JSON: NaN is no number of JSON"),
-        (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", "the body is no JSON"),
+        (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", "the body is not JSON"),
         (b"[1]", "the body is [1], it must be a JSON object"),
     ],
 )

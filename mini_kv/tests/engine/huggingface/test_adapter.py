@@ -248,5 +248,5 @@ class LooksBackAtNothing(torch.nn.Module):
 def test_a_layer_that_keeps_something_else_is_found_out(made):
     theirs = checkpoints.load_reference(made("llama").folder)
     theirs.model.layers[1].self_attn = LooksBackAtNothing()
-    with pytest.raises(ConfigError, match=r"3 layers, and \[0, 2\] looked back"):
+    with pytest.raises(ConfigError, match=r"3 layers, and \[0, 2\] used attention"):
         HuggingFaceModel(theirs)

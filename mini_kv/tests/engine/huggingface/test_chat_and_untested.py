@@ -144,7 +144,7 @@ def test_an_untested_architecture_is_let_in_when_asked_and_says_what_transformer
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("bloom", "BloomForCausalLM has 3 layers, and [] looked back"),
+        ("bloom", "BloomForCausalLM has 3 layers, and [] used attention"),
         ("nemotron", "this architecture's layers do not hand on what forward sends along"),
         ("gptj", "does not compute: RuntimeError"),
     ],
