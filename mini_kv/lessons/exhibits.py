@@ -49,9 +49,9 @@ class AnyOrder(FreeKVCacheBlockQueue):
         self._chance = random.Random(seed)
         super().__init__(blocks)
 
-    def append_n(self, blocks: list[KVCacheBlock]) -> None:
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Append the blocks in a random order."""
-        super().append_n(self._chance.sample(blocks, len(blocks)))
+        super().append_n(self._chance.sample(list(blocks), len(blocks)))
 
 
 class CountsAgain(KVCacheManager):
@@ -119,6 +119,14 @@ class TrustingQueue(FreeKVCacheBlockQueue):
         self.num_free_blocks += len(blocks) - len(set(blocks))
 
 
+FREED_TWICE: dict[str, Any] = {
+    "make_pool": CountsDownFirst,
+    "make_queue": TrustingQueue,
+    "manager_classes": {**MANAGER_CLASSES, FullAttentionSpec: ListsABlockTwice},
+}
+"""The parts of an engine in which a block is freed twice, and no part notices."""
+
+
 def _manager(
     num_blocks: int, block_size: int, make: Callable[..., KVCacheManager] = KVCacheManager, **parts: Any
 ) -> KVCacheManager:
@@ -174,16 +182,20 @@ def reported_rate(make_manager: Callable[..., KVCacheManager], seed: int = 0) ->
     return f"hit rate {stats.hits / stats.queries:.1%} ({counted}), {scheduler.num_preemptions} preemptions"
 
 
-def texts(num_blocks: int, *, windows: bool = False, check: bool = False, **parts: Any) -> list[str] | str:
-    """Return the small model's texts to 40 prompts in a pool of this size, or the error that ends the run.
+def texts(num_blocks: int, *, windows: bool = False, check: bool = False, **parts: Any) -> list[str]:
+    """Return the small model's texts to 40 prompts in a pool of this size.
 
     `windows`: the model whose layers have windows, with several groups. `check`: a manager that checks itself after
     every call. `parts`: replaced parts of `KVCacheParts`.
+
+    Raises:
+        KVCacheError: from an engine with a wrong part.
+        InvariantViolationError: with `check`, at the first broken rule.
     """
 
     def make_manager(config: KVCacheConfig, **options: Any) -> KVCacheManager:
         manager = KVCacheManager(config, parts=KVCacheParts(**parts), **options)
-        return DebugKVCacheManager(manager) if check else manager  # type: ignore[return-value]
+        return DebugKVCacheManager(manager) if check else manager
 
     from mini_kv.engine.checkpoint import tiny_folder
     from mini_kv.engine.llm import LLM
@@ -198,8 +210,14 @@ def texts(num_blocks: int, *, windows: bool = False, check: bool = False, **part
     )
     chance = random.Random(1)
     prompts = [chance.choice(HEADS) + chance.choice(TAILS) + chance.choice(TAILS) for _ in range(40)]
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=24, temperature=0))
+    return [output.outputs[0].text for output in outputs]
+
+
+def error_of(num_blocks: int, *, windows: bool = False, check: bool = False, **parts: Any) -> str:
+    """Return the error that ends such a run, or an empty string."""
     try:
-        outputs = llm.generate(prompts, SamplingParams(max_tokens=24, temperature=0))
+        texts(num_blocks, windows=windows, check=check, **parts)
     except (KVCacheError, InvariantViolationError) as error:
         return f"{type(error).__name__}: {error}"
-    return [output.outputs[0].text for output in outputs]
+    return ""

@@ -82,10 +82,10 @@ def followed(kept: int, seed: int = 0) -> Followed:
         if number not in AWAY and chance.random() >= LOSS:
             follower.receive([b"", head, body])
         sent.append((number, head, body))
-        true = Counter(
+        true: Counter[int | bytes] = Counter(
             external_block_hash(get_block_hash(block.block_hash)) for block in kv.block_pool.blocks if block.block_hash
         )
-        told = Counter({key.block_hash: copies for key, copies in run.mirror.copies().items()})
+        told: Counter[int | bytes] = Counter({key.block_hash: copies for key, copies in run.mirror.copies().items()})
         run.missing.append((true - told).total())
         run.stale.append((told - true).total())
     run.num_asked_for = follower.num_asked_for

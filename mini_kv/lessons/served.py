@@ -105,7 +105,7 @@ class Served:
         connection.close()
         with contextlib.suppress(ValueError):
             content = json.loads(content)
-        return Reply(answer.status, answer.headers, content)
+        return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, content)
 
     def say(self, prompt: str, *, max_tokens: int = 8, key: str | None = None, **fields: Any) -> Reply:
         """Ask for the most likely text after a prompt."""
@@ -116,7 +116,7 @@ class Served:
         """Ask for the texts after several prompts, each as a client of its own, at the same time."""
         replies: dict[str, Reply] = {}
         clients = [
-            threading.Thread(target=lambda prompt=prompt: replies.update({prompt: self.say(prompt, **fields)}))  # type: ignore[misc]
+            threading.Thread(target=lambda prompt=prompt: replies.update({prompt: self.say(prompt, **fields)}))
             for prompt in prompts
         ]
         for client in clients:

@@ -82,12 +82,14 @@ def test_where_a_chapter_speaks_of_the_next_and_the_last_one_they_stand_beside_i
 
 
 def test_a_badge_stands_only_where_it_distinguishes():
-    """Every chapter runs on a CPU; the one on the kernel says so, since a reader might expect otherwise."""
+    """Every chapter runs on a CPU. The one on the kernel says so, since a reader might expect otherwise."""
     needs = {name: taught.chapter(name.removesuffix(".md")).needs for name in order()}
     assert {name: badges for name, badges in needs.items() if badges} == {
         "12-the-kernel.md": ("CPU-OK",),
         "15-from-prompt-to-text.md": ("PyTorch",),
         "16-what-a-cache-buys.md": ("PyTorch",),
+        "21-served.md": ("PyTorch",),
+        "23-five-bugs-that-were-real.md": ("PyTorch",),
     }
 
 

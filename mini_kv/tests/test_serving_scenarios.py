@@ -63,7 +63,7 @@ def test_the_figure_gets_the_waiting_line_with_the_preempted_marked():
         (HEAD.replace("= 4\n[", "= 0\n[") + ARRIVE, "block_size"),
         (HEAD.replace("max_num_batched_tokens", "max_tokens") + ARRIVE, "max_tokens"),
         (HEAD.replace("max_num_batched_tokens = 4", 'policy = "lottery"') + ARRIVE, "lottery"),
-        (HEAD.replace("[scheduler]\nmax_num_batched_tokens = 4\n", "") + ARRIVE, "test, step 1: .* needs a \\[scheduler\\]"),
+        (HEAD.replace("[scheduler]\nmax_num_batched_tokens = 4\n", "") + ARRIVE, "step 1: .* needs a \\[scheduler\\]"),
         (HEAD + ARRIVE + ARRIVE, "test, step 2: .*'A' is in use"),
     ],
 )

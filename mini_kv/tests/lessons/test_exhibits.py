@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.lessons.exhibits import (
-    MANAGER_CLASSES,
+    FREED_TWICE,
     AnyOrder,
     CountsAgain,
-    CountsDownFirst,
     GroupByGroup,
     HitsTheLastToken,
-    ListsABlockTwice,
-    TrustingQueue,
+    error_of,
     reported_rate,
     sent_twice,
     still_found,
@@ -26,11 +23,6 @@ from mini_kv.lessons.exhibits import (
 )
 
 CHAPTER = Path(__file__).parents[3] / "book" / "docs" / "chapters" / "23-five-bugs-that-were-real.md"
-FREES_TWICE = {
-    "make_pool": CountsDownFirst,
-    "make_queue": TrustingQueue,
-    "manager_classes": {**MANAGER_CLASSES, FullAttentionSpec: ListsABlockTwice},
-}
 
 
 def test_a_hit_on_every_token_leaves_nothing_to_compute():
@@ -57,13 +49,11 @@ def test_a_block_in_two_groups_changes_words_and_raises_no_error():
     """vllm #44409: only in a pool that is nearly full."""
     pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
     right = texts(400, windows=True)
-    assert isinstance(right, list)
     assert texts(60, windows=True) == right
     wrong = texts(60, windows=True, make_coordinator=GroupByGroup)
-    assert isinstance(wrong, list)
     assert 0 < sum(a != b for a, b in zip(right, wrong, strict=True)) < 20
     assert texts(400, windows=True, make_coordinator=GroupByGroup) == right
-    found = texts(60, windows=True, check=True, make_coordinator=GroupByGroup)
+    found = error_of(60, windows=True, check=True, make_coordinator=GroupByGroup)
     assert found.startswith("InvariantViolationError: I5 broken: block ")
 
 
@@ -71,8 +61,8 @@ def test_a_block_in_two_groups_changes_words_and_raises_no_error():
 def test_a_block_freed_twice_stops_another_request():
     """vllm #42571 and dynamo #13398: the error is in the queue, and the fault in the first call of free."""
     pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
-    assert re.fullmatch(r"BlockStateError: block \d+ is not in the free queue", texts(80, **FREES_TWICE))
-    found = texts(80, check=True, **FREES_TWICE).splitlines()
+    assert re.fullmatch(r"BlockStateError: block \d+ is not in the free queue", error_of(80, **FREED_TWICE))
+    found = error_of(80, check=True, **FREED_TWICE).splitlines()
     assert found[0] == "InvariantViolationError: I1 broken: block 1 has ref_cnt 0 but is held by 1"
     assert found[-1].strip() == "after free(0)"
 
