@@ -18,6 +18,10 @@ rmSync(OUT, { recursive: true, force: true });
 mkdirSync(OUT, { recursive: true });
 for (const file of ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"]) copyFileSync(PYODIDE + file, OUT + file);
 copyFileSync(ASSETS + "kv_lab_worker.js", OUT + "kv_lab_worker.js");
+for (const model of ["tiny", "tiny_windows"]) {
+  mkdirSync(OUT + model);
+  for (const file of ["config.json", "model.safetensors"]) copyFileSync(here(`../mini_kv/engine/${model}/${file}`), OUT + `${model}/${file}`);
+}
 // Of the 350 packages that Pyodide knows, a page may load none: the course brings what it needs.
 const { info } = JSON.parse(readFileSync(PYODIDE + "pyodide-lock.json", "utf-8"));
 writeFileSync(OUT + "pyodide-lock.json", JSON.stringify({ info, packages: {} }));
@@ -49,6 +53,6 @@ texts.push(new TextDecoder().decode(python.FS.readFile("/out/licences.txt")));
 writeFileSync(OUT + "LICENCES.txt", texts.join("\n\n----\n\n"));
 
 // What a reader's first run loads, over a server that compresses; the fence reads it, and takes it for the sign that all is here.
-const loaded = readdirSync(OUT).filter((file) => !/^(LICENCES|kv_editor)/.test(file));
+const loaded = readdirSync(OUT).filter((file) => !/^(LICENCES|kv_editor|tiny)/.test(file));
 const bytes = loaded.reduce((sum, file) => sum + gzipSync(readFileSync(OUT + file)).length, 0);
 writeFileSync(OUT + "packed.json", JSON.stringify({ megabytes: Math.round(bytes / 1e6) }));

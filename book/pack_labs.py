@@ -16,11 +16,15 @@ from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py")
+_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py", "play_page.py")
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/strict_json.py", "mini_kv/tests/skips.py")
 PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
 _OF_TRACES = ("__init__", "runs", "prompt_hashes", "readers/__init__", "readers/mooncake", "readers/token_request")
 """Modules of mini_kv.traces that `why` imports, beside the command itself."""
+_OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")
+_OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
+"""Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
+MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
@@ -37,6 +41,8 @@ def course() -> Files:
     paths += [
         _REPO / f"mini_kv/traces/{name}.py" for name in (*_OF_TRACES, "commands/__init__", "commands/why_command")
     ]
+    paths += [_REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *(f"engine/{name}" for name in _OF_ENGINE))]
+    paths += [_REPO / f"mini_kv/engine/{model}/{name}.json" for model in MODELS for name in ("config", "tokenizer")]
     paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
     paths += _REPO.glob("mini_kv/planning/*.toml")
     paths += _REPO.glob("mini_kv/viz/languages/*.json")

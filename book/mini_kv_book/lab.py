@@ -18,7 +18,16 @@ from mini_kv_book.runs import FenceError
 from mini_kv_book.taught import chapter_of, title_of
 
 ASSETS = Path(__file__).with_name("assets")
-SCRIPTS = ("kv_page.js", "kv_parts.js", "kv_python.js", "kv_lab.js", "kv_puzzle.js", "kv_plan.js")
+SCRIPTS = (
+    "kv_page.js",
+    "kv_parts.js",
+    "kv_python.js",
+    "kv_lab.js",
+    "kv_puzzle.js",
+    "kv_plan.js",
+    "kv_play.js",
+    "kv_runner.js",
+)
 """What the site serves of them: the first is in every page, and loads the others where they are needed."""
 HOME = "On your own machine: edit {0} in an editor that you know, and run {1}. This is the starter:"
 PACKED = DOCS / "assets" / "kv-lab"

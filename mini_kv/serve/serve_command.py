@@ -11,7 +11,7 @@ from mini_kv.core.errors import ConfigError, KVCacheError
 if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.serve.app import Service
-    from mini_kv.serve.live_page import LiveStory
+    from mini_kv.serve.live_story import LiveStory
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SMALL_POOL, SMALL_BLOCK, BLOCK = 97, 8, 16
@@ -128,7 +128,7 @@ def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngin
     """Return the engine, and its `LiveStory` if there is a page. Raises `KVCacheError`."""
     from mini_kv.engine.generate_text import model_folder
     from mini_kv.engine.llm import LLM
-    from mini_kv.serve.live_page import LiveStory, plain_manager
+    from mini_kv.serve.live_story import LiveStory, plain_manager
 
     parts: dict[str, Any] = {}
     if args.labs is not None:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from mini_kv_book import generate, kept, leaks, places, stills, taught
-from mini_kv_book.assets import plan_page
+from mini_kv_book.assets import plan_page, play_page
 from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
@@ -77,6 +77,11 @@ def wrong_plan(cases: list[str]) -> str:
     return "; ".join(answers[0][verb]["error"] for verb in ("plan", "why") if "error" in answers[0][verb])
 
 
+def wrong_play(cases: list[str]) -> str:
+    """Return what is wrong with the cases of "Play", or nothing: fields, levers, texts that the engine refuses."""
+    return "; ".join(filter(None, (play_page.problem(dict(parse_qsl(case.partition(" | ")[0]))) for case in cases)))
+
+
 RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
     "kv-python": run_python,
     "kv-chart": run_chart,
@@ -105,8 +110,9 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan":
-                return wrong_plan(fence.body.strip().splitlines())
+            case "kv-plan" | "kv-play":
+                check = wrong_plan if fence.kind == "kv-plan" else wrong_play
+                return check(fence.body.strip().splitlines())
             case _:
                 return "no such fence"
     except FenceError as error:

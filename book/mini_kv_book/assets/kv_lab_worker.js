@@ -1,9 +1,9 @@
 // Python and the course, in a Web Worker: whatever the learner's code does, the page stays alive. The worker's name is
-// that of the Python file that answers: lab_page, which brings pytest, puzzle_page or plan_page.
+// that of the Python file that answers: lab_page, which brings pytest, puzzle_page, plan_page or play_page.
 //
-// Takes {type: "run", lab, text} and {type: "tell", test, lang}, {type: "look", name, calls} or {type: "plan", fields}; answers with
+// Takes {type: "run", lab, text} and {type: "tell", test, lang}, {type: "look", name, calls} or {type: "ask", asked}; answers with
 // {type: "progress", words}, {type: "ready"}, {type: "begins", test}, {type: "ended", test, state},
-// {type: "result", ...}, {type: "story", test, ...}, {type: "looked", name, ...}, {type: "planned", ...} or {type: "broken", message}.
+// {type: "result", ...}, {type: "story", test, ...}, {type: "looked", name, ...}, {type: "answered", ...} or {type: "broken", message}.
 import { loadPyodide } from "./pyodide.mjs";
 
 const began = performance.now();
@@ -44,8 +44,8 @@ onmessage = async ({ data }) => {
       postMessage({ type: "result", seconds: (performance.now() - started) / 1000, ...result });
     } else if (data.type === "look") {
       postMessage({ type: "looked", name: data.name, ...JSON.parse(page.look(data.name, data.calls)) });
-    } else if (data.type === "plan") {
-      postMessage({ type: "planned", ...JSON.parse(page.answer(data.fields)) });
+    } else if (data.type === "ask") {
+      postMessage({ type: "answered", ...JSON.parse(page.answer(data.asked)) });
     } else {
       postMessage({ type: "story", test: data.test, ...JSON.parse(page.tell(data.test, data.lang)) });
     }

@@ -7,6 +7,7 @@
     ["kv-lab[python]", "kv_lab.js"],
     ["kv-puzzle[python]", "kv_puzzle.js"],
     ["kv-plan[python]", "kv_plan.js"],
+    ["kv-play[python]", "kv_play.js"],
     [".kv-instrument", "kv_instrument.js"],
   ]) {
     if (document.querySelector(element)) import(new URL(script, HERE).href);

@@ -161,12 +161,12 @@ class KvPlan extends HTMLElement {
     }
     if (!this.#python.ready) this.told.textContent = `Loading Python (${this.#about.megabytes} MB, once).`;
     this.#asking = JSON.stringify(fields);
-    this.#python.ask({ type: "plan", fields: this.#asking });
+    this.#python.ask({ type: "ask", asked: this.#asking });
   }
 
   #hear(message) {
     if (message.type === "progress") this.told.textContent = `Loading Python: ${message.words}.`;
-    if (!["planned", "stuck", "broken"].includes(message.type)) return;
+    if (!["answered", "stuck", "broken"].includes(message.type)) return;
     const isOutdated = this.#asking !== JSON.stringify(filled(this.#fields));
     this.#asking = "";
     if (message.type === "stuck") this.#say("This took more than 10 seconds and was ended. Try a shorter prefix.");

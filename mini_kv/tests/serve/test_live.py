@@ -54,7 +54,12 @@ def test_a_request_is_told_with_what_it_found_and_said(serve):
         {"name": "A", "found": "", "cached": 0, **common},
         {"name": "B", "found": found, "cached": 16, **common},
     ]
-    assert telling["log"] == ["A comes with 17 tokens", "A ends: length", "B comes with 17 tokens", "B ends: length"]
+    assert telling["log"] == [
+        "A arrives with 17 tokens",
+        "A ends: length",
+        "B arrives with 17 tokens",
+        "B ends: length",
+    ]
 
 
 @pytest.mark.slow
@@ -103,7 +108,7 @@ def test_a_recorded_story_plays_in_the_terminal_and_on_a_page(serve, tmp_path, c
     assert main(["story", str(file)]) == 0
     told = capsys.readouterr().out
     assert "[1/4] 96 blocks of 8 tokens, live\n" in told
-    assert "A came." in told and "lookup A: hit 0" in told and "A ended." in told
+    assert "A arrived." in told and "lookup A: hit 0" in told and "A ended." in told
     assert main(["story", str(file), "--html", str(page)]) == 0
     assert "kv-story" in page.read_text(encoding="utf-8")
 

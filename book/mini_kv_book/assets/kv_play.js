@@ -1,0 +1,433 @@
+/* <kv-play>: the engine in the page, with the reader's own words.
+ *
+ * Python plans each step (mini_kv/lessons/play.py, in a worker), kv_runner.js computes it, and <kv-story> draws the
+ * cache. All that the reader does is in #done, with the number of steps before it. So a step back, and an address that
+ * somebody sends, are the same thing: a new engine that does it all again.
+ */
+import { button, LOOK, make } from "./kv_parts.js";
+import { Python } from "./kv_python.js";
+import { readWeights, Runner } from "./kv_runner.js";
+
+const BOXES = ["a", "b", "c"];
+const MOST_STEPS = 2000; // of an address
+/** Pauses between two steps of a run, in ms, so that they can be seen. */
+const SPEEDS = [["400", "slow"], ["150", "normal"], ["0", "fast"]];
+/** @type {[string, string, string[]][]} */
+const CHOICES = [
+  ["block_size", "Tokens per block", ["4", "8", "16"]],
+  ["max_num_batched_tokens", "Tokens per step, at most", ["8", "16", "32", "64", "128"]],
+  ["max_tokens", "Tokens of an answer", ["8", "16", "24", "48", "96"]],
+];
+
+class KvPlay extends HTMLElement {
+  #root;
+  #about; // {cases, megabytes, levers, policies, models}
+  #python = new Python("play_page", (message) => this.#hear(message));
+  #waiting = []; // the answers that are awaited, in order
+  #weights = {};
+  #runner = null;
+  #levers; // all as texts
+  #model = "tiny";
+  #steps = 0;
+  #done = []; // [steps before it, what, box, words]
+  #plans = []; // of each step: what the worker computed
+  #computed = 0; // steps that the runner has computed; after a step back it is behind
+  #queue = Promise.resolve(); // one thing at a time
+  #isRunning = false;
+
+  connectedCallback() {
+    if (this.#root || !this.hasAttribute("python")) return;
+    this.#about = JSON.parse(this.querySelector("script[type='application/json']").textContent);
+    this.#root = this.attachShadow({ mode: "open" });
+    this.#build();
+    this.#take(this.#about.cases[0][0]);
+    this.#openAddress();
+    addEventListener("hashchange", () => this.#openAddress());
+  }
+
+  disconnectedCallback() {
+    this.#isRunning = false;
+    this.#python.stop();
+  }
+
+  // ---- What is on the page -----------------------------------------------------------------------------------------------
+
+  #build() {
+    const style = make("style");
+    style.textContent = STYLE;
+    const chips = this.#about.cases.map(([fields, words]) => button(words, () => this.#take(fields)));
+    const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...chips);
+    this.run = button("Run", () => this.#toggleRun(), { class: "primary" });
+    this.step = button("One step", () => this.#later(() => this.#stepped()));
+    this.back = button("Undo step", () => this.#later(() => this.#goTo(this.#steps - 1)), { disabled: true });
+    this.again = button("From the start", () => this.#later(() => this.#goTo(0, [])));
+    this.speed = choose(SPEEDS);
+    this.speed.setAttribute("aria-label", "Speed");
+    this.speed.value = "150";
+    const bar = make("div", { class: "bar", role: "group", "aria-label": "Steps" }, this.run, this.step, this.back, this.again, this.speed);
+    this.told = make("p", { class: "status", role: "status" });
+    this.counters = make("dl", { class: "counters" });
+    this.figure = /** @type {any} */ (document.createElement("kv-story"));
+    this.boxes = Object.fromEntries(BOXES.map((name) => [name, this.#box(name)]));
+    const texts = make("div", { class: "texts" }, ...BOXES.map((name) => this.boxes[name].all));
+    this.log = make("pre", { tabindex: "0", "aria-label": "What happened" });
+    const kept = make("p", { class: "small" }, button("Save this run", () => this.#later(() => this.#save()), { class: "link" }));
+    kept.append(": ", make("code", {}, "mini-kv story play.json"), " plays it. The address of this page holds your texts and steps.");
+    const told = make("details", { open: true }, make("summary", {}, "What happened"), this.log);
+    const left = make("div", {}, bar, this.told, this.counters, this.figure, told, kept);
+    const right = make("div", {}, texts, this.#leversForm());
+    this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, left, right)));
+  }
+
+  #box(name) {
+    const label = name.toUpperCase();
+    const said = make("p", { class: "said", "aria-live": "polite" });
+    const paid = make("p", { class: "small" });
+    const words = make("textarea", { rows: "3", spellcheck: "false", "aria-label": `Words for ${label}` });
+    words.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.#later(() => this.#send(name));
+    });
+    const send = button("Send", () => this.#later(() => this.#send(name)), { class: "primary", "aria-label": `Send ${label}` });
+    const stop = button("Stop", () => this.#later(() => this.#act("stop", name)), { "aria-label": `Stop ${label}`, disabled: true });
+    const leave = button("Clear", () => this.#later(() => this.#act("leave", name)), { "aria-label": `Clear ${label}`, disabled: true });
+    const all = make("section", { class: "box", "aria-label": `Text ${label}` });
+    all.append(make("h3", {}, label), said, words, make("div", { class: "bar" }, send, stop, leave), paid);
+    return { all, said, paid, words, send, stop, leave };
+  }
+
+  #leversForm() {
+    const { policies, models } = this.#about;
+    const blocks = make("input", { type: "range", min: "6", max: "64" });
+    const fields = [
+      this.#field("num_blocks", "Blocks in the pool", blocks, make("output")),
+      ...CHOICES.map(([name, words, choices]) => this.#field(name, words, choose(choices.map((each) => [each, each])))),
+      this.#field("policy", "Eviction", choose(policies.map((each) => [each, each]))),
+      this.#field("model", "The model", choose(models)),
+      this.#field("enable_caching", "Prefix caching", choose([["true", "on"], ["false", "off"]])),
+    ];
+    const note = make("p", { class: "small" }, "A change starts again, with an empty cache and your texts.");
+    return make("details", { class: "levers", open: true }, make("summary", {}, "The engine"), make("div", { class: "fields" }, ...fields), note);
+  }
+
+  #field(name, words, input, ...more) {
+    input.id = input.name = name;
+    input.addEventListener("change", () => this.#pull(name, input.value));
+    input.addEventListener("input", () => more.forEach((output) => (output.textContent = input.value)));
+    return make("div", { class: "field" }, make("label", { for: name }, words, " ", ...more), input);
+  }
+
+  #fill() {
+    const values = { ...this.#levers, model: this.#model };
+    for (const input of this.#root.querySelectorAll(".levers [name]")) {
+      input.value = values[input.name];
+      input.dispatchEvent(new Event("input"));
+    }
+  }
+
+  // ---- The reader's hands ------------------------------------------------------------------------------------------------
+
+  /** Do one thing after the other. An error is shown, and the next thing may still be done. */
+  #later(act) {
+    this.#queue = this.#queue.then(act).catch((error) => {
+      this.#isRunning = false;
+      this.#say(String(error.message ?? error));
+      this.#showRun();
+    });
+    return this.#queue;
+  }
+
+  /** Set the levers and texts of a case, and start with an empty cache. */
+  #take(fields) {
+    this.#isRunning = false;
+    this.#choose(fields);
+    for (const name of BOXES) this.boxes[name].words.value = fields[name] ?? "";
+    this.#later(() => this.#reset());
+  }
+
+  #choose(fields) {
+    this.#model = this.#about.models.some(([name]) => name === fields.model) ? fields.model : "tiny";
+    this.#levers = { ...this.#about.levers };
+    for (const name of Object.keys(this.#levers)) this.#levers[name] = fields[name] ?? this.#levers[name];
+    this.#fill();
+  }
+
+  /** A lever was pulled: the texts that were sent so far go back to the boxes. */
+  #pull(name, value) {
+    this.#isRunning = false;
+    for (const box of BOXES) {
+      const sent = this.#done.find(([, what, which]) => what === "send" && which === box);
+      if (sent && !this.boxes[box].words.value) this.boxes[box].words.value = sent[3];
+    }
+    this.#choose({ ...this.#levers, model: this.#model, [name]: value });
+    this.#later(() => this.#reset());
+  }
+
+  async #reset() {
+    [this.#steps, this.#done, this.#plans] = [0, [], []];
+    this.#runner = null;
+    this.#started = false;
+    this.figure.hidden = true;
+    this.counters.replaceChildren();
+    this.log.textContent = "";
+    for (const name of BOXES) this.#showBox(name, undefined);
+    this.#say(`Send A, and press Run. ${this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`}`);
+    this.#showRun();
+  }
+
+  async #send(name) {
+    const words = this.boxes[name].words.value;
+    if (!words.trim()) throw new Error(`Write some words for ${name.toUpperCase()} first.`);
+    await this.#act("send", name, words);
+    this.boxes[name].words.value = "";
+  }
+
+  async #act(what, box, words = "") {
+    await this.#start();
+    this.#say("");
+    await this.#ask({ do: what, box: box.toUpperCase(), words });
+    this.#done.push([this.#steps, what, box, words]);
+    await this.#show();
+  }
+
+  #toggleRun() {
+    this.#isRunning = !this.#isRunning;
+    this.#say("");
+    this.#showRun();
+    if (this.#isRunning) this.#later(() => this.#sendAll()).then(() => this.#loop());
+  }
+
+  /** The texts that wait in their boxes are sent with the first run. */
+  async #sendAll() {
+    if (this.#done.length) return;
+    for (const name of BOXES) if (this.boxes[name].words.value.trim()) await this.#send(name);
+  }
+
+  async #loop() {
+    while (this.#isRunning) {
+      await this.#later(() => this.#stepped());
+      await new Promise((resolve) => setTimeout(resolve, Number(this.speed.value)));
+    }
+  }
+
+  async #stepped() {
+    await this.#sendAll();
+    await this.#start();
+    if (!(await this.#compute())) {
+      this.#isRunning = false;
+      this.#say("Nothing to compute: send another text.");
+    }
+    await this.#show();
+  }
+
+  // ---- Steps -------------------------------------------------------------------------------------------------------------
+
+  #started = false;
+
+  async #start() {
+    if (this.#started) return;
+    if (!this.#python.ready) this.#say(`Loading Python and the model (${this.#about.megabytes} MB, once).`);
+    const weights = this.#load(this.#model);
+    await this.#ask({ do: "start", fields: { ...this.#levers, model: this.#model } });
+    const { config, tensors } = await weights;
+    this.#runner = new Runner(config, tensors, { numBlocks: 1 + Number(this.#levers.num_blocks), blockSize: Number(this.#levers.block_size) });
+    this.#computed = 0;
+    this.#started = true;
+    this.#say("");
+  }
+
+  #load(model) {
+    this.#weights[model] ??= (async () => {
+      const folder = new URL(`kv-lab/${model}/`, import.meta.url);
+      const [config, file] = await Promise.all(["config.json", "model.safetensors"].map((name) => fetched(new URL(name, folder))));
+      return { config: JSON.parse(new TextDecoder().decode(config)), tensors: readWeights(file) };
+    })();
+    this.#weights[model].catch(() => delete this.#weights[model]); // so that the next step tries again
+    return this.#weights[model];
+  }
+
+  /** Plan a step, compute it and take its tokens. Returns whether there was one. */
+  async #compute() {
+    const { plan } = await this.#ask({ do: "plan" });
+    if (!plan) return false;
+    while (this.#computed < this.#steps) this.#runner.execute(this.#plans[this.#computed++].plan); // after steps back
+    const tokens = this.#runner.execute(plan);
+    this.#plans.push({ plan, tokens });
+    this.#computed = ++this.#steps;
+    await this.#ask({ do: "take", tokens });
+    return true;
+  }
+
+  /** Do it all again up to a step. Known tokens are not computed again until a new step needs their keys and values. */
+  async #goTo(steps, done = this.#done.filter(([before]) => before <= steps)) {
+    this.#isRunning = false;
+    const plans = this.#plans.slice(0, steps);
+    const texts = this.#done.filter((each) => !done.includes(each) && each[1] === "send");
+    for (const [, , box, words] of texts.reverse()) this.boxes[box].words.value = words;
+    this.#started = false;
+    await this.#start();
+    [this.#steps, this.#done, this.#plans] = [0, [], []];
+    for (let step = 0; step <= steps; step++) {
+      for (const [, what, box, words] of done.filter(([before]) => before === step)) {
+        await this.#ask({ do: what, box: box.toUpperCase(), words });
+        this.#done.push([step, what, box, words]);
+      }
+      if (step === steps) break;
+      if (plans[step]) {
+        const { plan } = await this.#ask({ do: "plan" });
+        await this.#ask({ do: "take", tokens: plans[step].tokens });
+        this.#plans.push({ plan, tokens: plans[step].tokens });
+        this.#steps++;
+      } else if (!(await this.#compute())) break;
+    }
+    await this.#show();
+  }
+
+  // ---- Python ------------------------------------------------------------------------------------------------------------
+
+  async #ask(message) {
+    const answer = await new Promise((resolve, reject) => {
+      this.#waiting.push({ resolve, reject });
+      this.#python.ask({ type: "ask", asked: JSON.stringify(message) });
+    });
+    if (answer.error) throw new Error(answer.error);
+    return answer;
+  }
+
+  #hear(message) {
+    if (message.type === "progress") this.#say(`Loading Python: ${message.words}.`);
+    if (message.type === "answered") this.#waiting.shift()?.resolve(message);
+    if (message.type !== "stuck" && message.type !== "broken") return;
+    this.#started = false;
+    const words = message.type === "stuck" ? "A step took more than 10 seconds and was ended." : `Python broke down: ${message.message.slice(-300)}`;
+    for (const { reject } of this.#waiting.splice(0)) reject(new Error(words));
+  }
+
+  // ---- What is shown -----------------------------------------------------------------------------------------------------
+
+  #say(words) {
+    this.told.textContent = words;
+  }
+
+  #showRun() {
+    this.run.textContent = this.#isRunning ? "Pause" : "Run";
+    this.back.disabled = this.#steps === 0 || this.#isRunning;
+    this.toggleAttribute("running", this.#isRunning);
+  }
+
+  async #show() {
+    const { story, counters, boxes, log } = await this.#ask({ do: "tell" });
+    this.figure.hidden = false;
+    this.figure.data = story;
+    this.counters.replaceChildren(...counted(counters).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
+    for (const name of BOXES) this.#showBox(name, boxes[name.toUpperCase()]);
+    this.log.textContent = log.join("\n");
+    this.log.scrollTop = this.log.scrollHeight;
+    this.#showRun();
+    await this.#keepAddress();
+  }
+
+  #showBox(name, box) {
+    const { said, paid, stop, leave, send } = this.boxes[name];
+    const { text = "", found = "", prompt = "", cached = null, tokens = 0, running = false, reason = null } = box ?? {};
+    said.replaceChildren(make("mark", {}, found), prompt.slice(found.length), make("strong", {}, text.slice(prompt.length)));
+    said.hidden = !text;
+    stop.disabled = !running;
+    send.disabled = running;
+    leave.disabled = !text;
+    const state = running ? (cached === null ? "waits" : "writes") : (REASONS[reason] ?? "");
+    paid.textContent = text ? `${cached === null ? `${tokens} tokens` : `${cached} of ${tokens} tokens found in the cache`}, ${state}` : "";
+  }
+
+  async #save() {
+    const { story } = await this.#ask({ do: "story" });
+    const file = URL.createObjectURL(new Blob([JSON.stringify(story)], { type: "application/json" }));
+    make("a", { href: file, download: "play.json" }).click();
+    setTimeout(() => URL.revokeObjectURL(file), 1000);
+  }
+
+  // ---- The address -------------------------------------------------------------------------------------------------------
+
+  async #keepAddress() {
+    const changed = Object.entries(this.#levers).filter(([name, value]) => value !== this.#about.levers[name]);
+    const fields = { ...Object.fromEntries(changed), ...(this.#model !== "tiny" && { model: this.#model }) };
+    const address = new URLSearchParams({ ...fields, steps: String(this.#steps), done: JSON.stringify(this.#done) });
+    history.replaceState(history.state, "", `#${address}`);
+  }
+
+  #openAddress() {
+    const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+    const done = doneOf(given.done);
+    if (!done) return;
+    this.#choose(given);
+    for (const name of BOXES) this.boxes[name].words.value = "";
+    this.#later(async () => {
+      await this.#reset();
+      await this.#goTo(Math.min(Math.max(0, Number(given.steps) || 0), MOST_STEPS), done);
+    });
+  }
+}
+
+/** The actions in an address, or null if they are not ones. */
+function doneOf(text) {
+  try {
+    const done = JSON.parse(text);
+    const isOne = ([step, what, box, words]) => Number.isInteger(step) && ["send", "stop", "leave"].includes(what) && BOXES.includes(box) && typeof words === "string";
+    return Array.isArray(done) && done.every(isOne) ? done : null;
+  } catch {
+    return null;
+  }
+}
+
+const REASONS = { length: "has all its tokens", stop: "has ended", abort: "was stopped" };
+
+const choose = (options) => make("select", {}, ...options.map(([value, words]) => make("option", { value }, words)));
+
+function counted(c) {
+  return [
+    ["step", c.steps],
+    ["tokens computed", c.computed_tokens],
+    ["found in the cache", `${Math.round(100 * c.hit_rate)} %`],
+    ["blocks held", `${c.held} of ${c.blocks}`],
+    ["evicted", c.evicted],
+    ["preempted", c.preempted],
+  ];
+}
+
+async function fetched(url) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error(`${url.pathname} could not be loaded (${answer.status})`);
+  return answer.arrayBuffer();
+}
+
+const STYLE = `${LOOK}
+.bar button { font-size: .85em }
+.both { display: grid; gap: 1em }
+h3 { margin: 0 0 .3em; font-size: 1em }
+.status { min-height: 1.5em; margin: 0 0 .3em; color: var(--todo); font-size: .9em }
+.counters { display: flex; flex-wrap: wrap; gap: .1em 1.3em; margin: 0 0 .4em; font-size: .9em; font-variant-numeric: tabular-nums }
+.counters div { display: flex; gap: .4em }
+dt { color: var(--todo) }
+dd { margin: 0; font-weight: 650 }
+.texts { display: grid; gap: .6em }
+.box { border: 1px solid var(--line); border-radius: 6px; padding: .6em }
+.box .bar { margin: .4em 0 0 }
+.said { margin: 0 0 .5em; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
+mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
+textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical }
+.small { font-size: .85em; color: var(--todo); margin: .3em 0 0 }
+details { margin-top: .6em }
+summary { cursor: pointer; color: var(--accent); padding: .3em 0 }
+pre { font: .8em/1.4 var(--mono); max-height: 12em; overflow: auto; margin: 0; white-space: pre-wrap; background: var(--soft); padding: .5em .7em; border-radius: 4px }
+code { font-family: var(--mono) }
+.fields { display: grid; grid-template-columns: repeat(auto-fit, minmax(11em, 1fr)); gap: .5em .8em }
+label { display: block; font-size: .85em; color: var(--todo) }
+output { font-weight: 650; color: var(--fg) }
+.fields :is(select, input) { width: 100% }
+input[type=range] { padding: 0; accent-color: var(--accent) }
+@media (min-width: 900px) { .both { grid-template-columns: minmax(0, 1fr) 21em; align-items: start } }
+@media (max-width: 600px) { .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
+  .bar { flex-wrap: wrap } }`;
+
+customElements.define("kv-play", KvPlay);

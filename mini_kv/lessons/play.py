@@ -1,0 +1,277 @@
+"""The engine of the book's page "Play": scheduler and cache in Python, the model in the page's own JavaScript.
+
+    play = Play(Levers(num_blocks=24))
+    play.send("A", "A block is free when")
+    plan = play.plan()                  the tokens to compute, with positions and block tables
+    play.take({"A1": 350})              the next token of each request that got one
+    play.telling()                      the story for the figure, the counters, the texts
+
+The interface between the two halves is vLLM's: a step's plan goes to the worker, and tokens come back. Standard library
+only, so that it runs in a browser.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.kv_cache_planning import get_kv_cache_groups
+from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.engine.detokenizer import IncrementalDetokenizer
+from mini_kv.engine.engine_stats import EngineStats
+from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.policy.catalogue import find_policy
+from mini_kv.serve.live_story import LiveStory
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Levers:
+    """The reader's choices. A change of one starts a new engine."""
+
+    block_size: int = 8
+    num_blocks: int = 20
+    """Blocks of the pool, without the null block."""
+    enable_caching: bool = True
+    max_num_batched_tokens: int = 32
+    """Tokens that one step may compute. A longer prompt is computed over several steps."""
+    max_tokens: int = 24
+    """Tokens of an answer."""
+    policy: str = "lru"
+    """The eviction policy. See `POLICIES`."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "Levers":
+        """Return the levers with these names, from texts. Others keep their defaults.
+
+        Raises `ConfigError` if a text is not a value of its lever.
+        """
+        values: dict[str, Any] = {}
+        for lever in fields(cls):
+            text, default = given.get(lever.name), lever.default
+            if text is None:
+                continue
+            if isinstance(default, bool):
+                values[lever.name] = text == "true"
+            elif isinstance(default, int):
+                if not re.fullmatch("[0-9]{1,4}", text):
+                    raise ConfigError(f"{lever.name} is {text!r}, it must be a number from 1 to 9999")
+                values[lever.name] = int(text)
+            else:
+                values[lever.name] = text
+        return cls(**values)
+
+    def as_texts(self) -> dict[str, str]:
+        """Return all levers as `of` reads them."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in asdict(self).items()
+        }
+
+
+@dataclass(slots=True)
+class Said:
+    """A new token of a request, for the story."""
+
+    request_id: str
+    new_text: str
+    finish_reason: str | None
+    num_cached_tokens: int | None
+    index: int = 0
+
+
+@dataclass(slots=True)
+class Box:
+    """A text that the reader and the model write in turns."""
+
+    text: str = ""
+    num_sent: int = 0
+    request_id: str = ""
+    """Of the last request."""
+    prompt_token_ids: list[int] = field(default_factory=list)
+    num_cached_tokens: int | None = None
+    """Tokens of the last prompt that were found in the cache. `None` while the request waits."""
+    finish_reason: str | None = None
+    detokenizer: IncrementalDetokenizer | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the last request waits or runs."""
+        return self.detokenizer is not None
+
+
+class Play:
+    """Scheduler, cache and texts. The caller computes the steps."""
+
+    def __init__(self, tokenizer: Tokenizer, config: Mapping[str, Any], levers: Levers) -> None:
+        """Make the engine of a small model.
+
+        Args:
+            tokenizer: the model's.
+            config: the model's `config.json`.
+            levers: the reader's choices.
+
+        Raises `ConfigError` if no text could run with these levers.
+        """
+        self.tokenizer = tokenizer
+        self.levers = levers
+        self.stats = EngineStats()
+        self.boxes: dict[str, Box] = {}
+        self.live = LiveStory(self._make_manager, record=True)
+        groups = get_kv_cache_groups(specs_of(config, levers.block_size))
+        manager = self.live.make_manager(
+            KVCacheConfig(levers.num_blocks + 1, groups), max_in_flight_tokens=levers.max_num_batched_tokens
+        )
+        limits = SchedulerConfig(
+            max_num_batched_tokens=levers.max_num_batched_tokens, max_model_len=config["max_position_embeddings"]
+        )
+        self.scheduler = Scheduler(manager, limits)
+        self.live.watch(self)
+        self.live.turned(busy=False)  # the story begins with the empty pool
+        self._output: SchedulerOutput | None = None
+
+    def _make_manager(self, config: KVCacheConfig, *, new_block: Any, **options: Any) -> KVCacheManager:
+        parts = KVCacheParts(new_block=new_block, make_queue=find_policy(self.levers.policy))
+        return KVCacheManager(config, parts=parts, enable_caching=self.levers.enable_caching, **options)
+
+    # What the reader does, between two steps.
+
+    def send(self, name: str, words: str) -> None:
+        """Append words to a box's text and send the whole text as a prompt.
+
+        Raises `ConfigError` if the box's last request is unfinished, if there is no text, or if it is too long for the
+        model or the pool. Nothing has changed then.
+        """
+        box = self.boxes.get(name, Box())
+        if box.is_unfinished:
+            raise ConfigError(f"box {name} is still being answered: stop it first")
+        text = box.text + words
+        token_ids = self.tokenizer.encode(text)
+        if not token_ids:
+            raise ConfigError(f"box {name} has no text")
+        request_id = f"{name}{box.num_sent + 1}"
+        self.scheduler.add_request(
+            self.scheduler.kv_cache_manager.new_request(request_id, token_ids),
+            max_tokens=self.levers.max_tokens,
+            stop_token_ids=frozenset() if self.tokenizer.eos_token_id is None else {self.tokenizer.eos_token_id},
+        )
+        detokenizer = IncrementalDetokenizer(self.tokenizer, ())
+        self.boxes[name] = Box(text, box.num_sent + 1, request_id, token_ids, detokenizer=detokenizer)
+        self.live.came(self.boxes[name])
+
+    def stop(self, name: str) -> None:
+        """Abort the box's request. Its text stays, and so do its cached blocks."""
+        box = self.boxes.get(name)
+        if box is not None and box.is_unfinished:
+            self.scheduler.finish_requests([box.request_id])
+            self._end(box, "abort")
+
+    def leave(self, name: str) -> None:
+        """Abort the box's request and clear its text."""
+        self.stop(name)
+        if name in self.boxes:
+            self.boxes[name] = Box(num_sent=self.boxes[name].num_sent)
+
+    # One step.
+
+    def plan(self) -> list[dict[str, Any]] | None:
+        """Plan a step. Return its requests for the worker, or `None` if there is nothing to compute.
+
+        Per request: `request_id`, its new `token_ids`, the position of the first one (`begin`), the block tables per
+        group, and whether it needs a next token (`samples`).
+        """
+        if not self.scheduler.has_unfinished_requests:
+            self.live.turned(busy=False)
+            return None
+        self._output = output = self.scheduler.schedule()
+        rows = []
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            begin = request.num_computed_tokens
+            rows.append(
+                {
+                    "request_id": request_id,
+                    "token_ids": list(request.token_ids[begin : begin + num_tokens]),
+                    "begin": begin,
+                    "tables": self.scheduler.kv_cache_manager.get_block_ids(request_id),
+                    "samples": begin + num_tokens == request.num_tokens,
+                }
+            )
+        return rows
+
+    def take(self, sampled_token_ids: Mapping[str, int]) -> None:
+        """Apply the sampled tokens of the planned step. They belong to the requests whose row has `samples`."""
+        output = self._output
+        assert output is not None
+        self._output = None
+        self._count(output, sampled_token_ids)
+        tokens = {name: [token_id] for name, token_id in sampled_token_ids.items()}
+        for result in self.scheduler.update_from_output(output, tokens):
+            self._append(result.request_id, result.new_token_ids[0], result.finish_reason)
+        self.live.turned(busy=False)
+
+    def _count(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> None:
+        self.stats.num_steps += 1
+        self.stats.num_scheduled_tokens += output.total_num_scheduled_tokens
+        self.stats.num_generation_tokens += len(sampled)
+        for box in self.boxes.values():
+            if box.num_cached_tokens is None and box.request_id in sampled:
+                box.num_cached_tokens = self.scheduler.requests[box.request_id].num_cached_tokens or 0
+                self.stats.num_prompt_tokens += len(box.prompt_token_ids)
+                self.stats.recent_requests.observe(len(box.prompt_token_ids), box.num_cached_tokens)
+
+    def _append(self, request_id: str, token_id: int, finish_reason: str | None) -> None:
+        box = next(box for box in self.boxes.values() if box.request_id == request_id)
+        assert box.detokenizer is not None
+        num_shown = len(box.detokenizer.text)
+        if token_id != self.tokenizer.eos_token_id:
+            box.detokenizer.append(token_id)
+        if finish_reason is not None:
+            box.detokenizer.finish()
+        new_text = box.detokenizer.text[num_shown:]
+        box.text += new_text
+        self.live.said(box, Said(request_id, new_text, finish_reason, box.num_cached_tokens))
+        if finish_reason is not None:
+            box.finish_reason, box.detokenizer = finish_reason, None
+
+    def _end(self, box: Box, finish_reason: str) -> None:
+        self.live.said(box, Said(box.request_id, "", finish_reason, box.num_cached_tokens))
+        box.finish_reason, box.detokenizer = finish_reason, None
+
+    # What the page shows.
+
+    def telling(self) -> dict[str, Any]:
+        """Return the last steps as a story, the counters, the log, and the boxes."""
+        boxes = {
+            name: {
+                "text": box.text,
+                "prompt": self.tokenizer.decode(box.prompt_token_ids),
+                "found": self.tokenizer.decode(box.prompt_token_ids[: box.num_cached_tokens or 0]),
+                "tokens": len(box.prompt_token_ids),
+                "cached": box.num_cached_tokens,
+                "running": box.is_unfinished,
+                "reason": box.finish_reason,
+            }
+            for name, box in self.boxes.items()
+        }
+        computed = {"steps": self.stats.num_steps, "computed_tokens": self.stats.num_scheduled_tokens}
+        told = self.live.telling()
+        return told | {"boxes": boxes, "counters": told["counters"] | computed}
+
+
+def specs_of(config: Mapping[str, Any], block_size: int) -> dict[str, KVCacheSpec]:
+    """Return the KV of each layer of a small model by the layer's name, as `TinyLlama` does. Its dtype is float32."""
+    shape = (block_size, config["num_key_value_heads"], config["head_dim"], FLOAT32_BYTES)
+    kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
+    return {
+        f"layers.{layer}": FullAttentionSpec(*shape)
+        if kind == "full_attention"
+        else SlidingWindowSpec(*shape, sliding_window=config["sliding_window"])
+        for layer, kind in enumerate(kinds)
+    }

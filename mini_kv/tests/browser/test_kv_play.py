@@ -1,0 +1,322 @@
+"""The page "Play" in a real browser: a model in JavaScript, the same words as PyTorch's, steps back, an address."""
+
+import importlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mini_kv import engine
+from mini_kv.cli import main
+from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.lessons.exhibits import HEADS, TAILS
+from mini_kv.lessons.play import Levers, Play
+from mini_kv.viz.figure import script
+
+DOCS = Path(__file__).parents[3] / "book" / "docs"
+PACKED = DOCS / "assets" / "kv-lab"
+ENGINE = Path(engine.__path__[0])
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+
+pytestmark = pytest.mark.browser
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,">
+<title>Play</title>
+<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212);
+color: light-dark(#111, #eee) }}</style>
+<main><h1>Play</h1><h2>The engine</h2>{element}</main>
+<script src="assets/kv_story.js"></script>
+<script src="assets/kv_page.js"></script>
+</html>
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A page with the element, made by the book's fence from the book's own cases, and what it loads."""
+    why = "the engine in the page: the book's packages are missing; `make site` gets them"
+    play = pytest.importorskip("mini_kv_book.play", reason=why)
+    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
+    lab = importlib.import_module("mini_kv_book.lab")
+    if lab.megabytes() is None:
+        pytest.skip("the engine in the page: Python is not packed for it; `make test` does it where npm is")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
+    for name in lab.SCRIPTS:
+        shutil.copy(lab.ASSETS / name, folder / "assets" / name)
+    (folder / "assets" / "kv_story.js").write_text(script(), encoding="utf-8")
+    body = (DOCS / "play.md").read_text(encoding="utf-8").split("```kv-play\n")[1].split("\n```")[0]
+    cases = [play.case_of(line) for line in body.splitlines()]
+    for file, size in (("index", lab.megabytes()), ("bare", None)):
+        page = PAGE.format(element=play.element(cases, size))
+        (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def show(site, serve, open_page):
+    """A function that opens the page with an address."""
+    address = serve(site)
+    return lambda fragment="", **options: open_page(f"{address}/index.html{fragment}", **options)
+
+
+@pytest.fixture
+def runner(show):
+    """A function that makes the page's runner for a small model, and returns its `execute`."""
+    page = show()
+
+    def make(model, levers):
+        page.evaluate(
+            """async ([model, numBlocks, blockSize]) => {
+              const { readWeights, Runner } = await import("./assets/kv_runner.js");
+              const fetched = (name) => fetch(`./assets/kv-lab/${model}/${name}`);
+              const config = await (await fetched("config.json")).json();
+              const weights = readWeights(await (await fetched("model.safetensors")).arrayBuffer());
+              window.runner = new Runner(config, weights, { numBlocks, blockSize });
+            }""",
+            [model, levers.num_blocks + 1, levers.block_size],
+        )
+        return lambda plan: page.evaluate("plan => window.runner.execute(plan)", plan)
+
+    return make
+
+
+def box(page, name):
+    return page.get_by_role("region", name=f"Text {name}")
+
+
+def text_of(page, name):
+    return box(page, name).locator(".said").inner_text()
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def status(page):
+    return page.locator("kv-play .status").inner_text()
+
+
+def counters(page):
+    """Return the numbers above the figure by their names."""
+    names, values = (page.locator(f"kv-play .counters {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
+
+
+def wait_for_step(page, number):
+    page.wait_for_function(
+        "n => document.querySelector('kv-play').shadowRoot.querySelector('.counters dd')?.textContent === String(n)",
+        arg=number,
+        timeout=60_000,
+    )
+
+
+def make_steps(page, first, last):
+    for number in range(first, last + 1):
+        press(page, "One step")
+        wait_for_step(page, number)
+
+
+def run_to_the_end(page):
+    page.get_by_label("Speed").select_option("fast")
+    press(page, "Run")
+    page.get_by_text("Nothing to compute").wait_for(timeout=120_000)
+
+
+def generated(prompts, max_tokens, model="tiny"):
+    """Return each prompt with the text after it, as `mini-kv generate --temperature 0` does."""
+    pytest.importorskip("torch", reason="the words of the small model need PyTorch: make test")
+    from mini_kv.engine.llm import LLM
+    from mini_kv.engine.sampling import SamplingParams
+
+    outputs = LLM(ENGINE / model).generate(prompts, SamplingParams(max_tokens=max_tokens, temperature=0))
+    return [prompt + output.outputs[0].text for prompt, output in zip(prompts, outputs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("model", "levers"),
+    [
+        ("tiny", Levers(num_blocks=24)),
+        ("tiny", Levers(num_blocks=24, enable_caching=False)),
+        ("tiny", Levers(num_blocks=40, block_size=4, max_num_batched_tokens=8)),
+        ("tiny_windows", Levers(num_blocks=60)),
+    ],
+    ids=["caching", "no caching", "small blocks and steps", "windows"],
+)
+def test_the_model_in_javascript_says_what_pytorch_says(model, levers, runner):
+    """20 prompts at once, in a pool that preempts: the texts are those of an engine with plenty of memory."""
+    chance = random.Random(1)
+    prompts = [chance.choice(HEADS) + chance.choice(TAILS) + chance.choice(TAILS) for _ in range(20)]
+    folder = ENGINE / model
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    play = Play(Tokenizer.from_file(folder / "tokenizer.json", config["eos_token_id"]), config, levers)
+    for number, prompt in enumerate(prompts):
+        play.send(chr(ord("a") + number), prompt)
+    execute = runner(model, levers)
+    while (plan := play.plan()) is not None:
+        play.take(execute(plan))
+    assert [box.text for box in play.boxes.values()] == generated(prompts, levers.max_tokens, model)
+    assert play.scheduler.num_preemptions > 5
+
+
+def test_two_texts_share_a_beginning_and_are_written(show):
+    page = show()
+    prompts = [box(page, name).locator("textarea").input_value() for name in "AB"]
+    run_to_the_end(page)
+    assert [text_of(page, name) for name in "AB"] == generated(prompts, 24)
+    assert box(page, "A").locator(".small").inner_text() == "0 of 27 tokens found in the cache, has all its tokens"
+    assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache, has all its tokens"
+    assert prompts[1].startswith(box(page, "B").locator("mark").inner_text())
+    assert counters(page)["blocks held"] == "0 of 20"
+
+
+def test_the_next_words_find_the_text_before_them(show):
+    page = show()
+    box(page, "A").locator("textarea").fill("A block is free when")
+    box(page, "B").locator("textarea").fill("")
+    run_to_the_end(page)
+    before = text_of(page, "A")
+    box(page, "A").locator("textarea").fill(" Then it runs.")
+    box(page, "A").locator("textarea").press("Enter")
+    run_to_the_end(page)
+    assert text_of(page, "A") == generated([before + " Then it runs."], 24)[0]
+    assert box(page, "A").locator("mark").inner_text() in before
+
+
+def test_a_step_back_is_a_step_that_was_not_made(show):
+    """Texts, counters and the drawing are those of before; the steps after it compute the same again."""
+    page = show()
+    make_steps(page, 1, 4)
+    before, drawn = counters(page), page.locator("kv-story svg").first.inner_html()
+    make_steps(page, 5, 6)
+    assert counters(page) != before
+    press(page, "Undo step")
+    wait_for_step(page, 5)
+    press(page, "Undo step")
+    wait_for_step(page, 4)
+    assert (counters(page), page.locator("kv-story svg").first.inner_html()) == (before, drawn)
+    prompt = page.evaluate("document.querySelector('kv-play').shadowRoot.querySelector('.said').firstChild.data ?? ''")
+    run_to_the_end(page)
+    texts = [text_of(page, name) for name in "AB"]
+    press(page, "From the start")
+    page.wait_for_function("document.querySelector('kv-play').shadowRoot.querySelector('.said').hidden")
+    run_to_the_end(page)
+    assert [text_of(page, name) for name in "AB"] == texts
+    assert prompt == ""
+
+
+def test_an_address_holds_texts_and_steps(show):
+    page = show()
+    page.get_by_label("Tokens per block").select_option("4")
+    page.wait_for_timeout(100)
+    make_steps(page, 1, 3)
+    press(page, "Stop A")
+    page.get_by_text("was stopped").wait_for()
+    make_steps(page, 4, 5)
+    before = counters(page), text_of(page, "A"), text_of(page, "B")
+    page.wait_for_function("location.hash.includes('steps=5')")
+    again = show("#" + page.url.partition("#")[2])
+    wait_for_step(again, 5)
+    again.get_by_text("was stopped").wait_for()
+    assert (counters(again), text_of(again, "A"), text_of(again, "B")) == before
+    assert again.get_by_label("Tokens per block").input_value() == "4"
+
+
+@pytest.mark.parametrize(
+    ("fragment", "said"),
+    [
+        ("#done=nonsense", "Send A, and press Run."),
+        ('#steps=3&done=[[0,"fly","a","x"]]', "Send A, and press Run."),
+        ("#num_blocks=many&steps=1&done=[]", "num_blocks is 'many', it must be a number from 1 to 9999"),
+        ('#steps=1&done=[[0,"send","a",""]]', "box A has no text"),
+    ],
+)
+def test_an_address_of_something_else_is_refused_with_a_sentence(fragment, said, show):
+    page = show(fragment)
+    page.wait_for_function(
+        "said => document.querySelector('kv-play').shadowRoot.querySelector('.status').textContent.includes(said)",
+        arg=said,
+        timeout=60_000,
+    )
+
+
+def test_what_cannot_be_sent_is_said_and_stays_in_its_box(show):
+    page = show()
+    words = "block " * 700
+    box(page, "A").locator("textarea").fill(words)
+    press(page, "Send A")
+    page.get_by_text("max_model_len is 512").wait_for(timeout=60_000)
+    assert box(page, "A").locator("textarea").input_value() == words
+    press(page, "Send C")
+    page.get_by_text("Write some words for C first.").wait_for()
+    box(page, "A").locator("textarea").fill("")
+    make_steps(page, 1, 1)
+
+
+def test_a_lever_starts_again_with_the_texts(show):
+    page = show()
+    make_steps(page, 1, 3)
+    page.get_by_label("Prefix caching").select_option("false")
+    page.wait_for_function("document.querySelector('kv-play').shadowRoot.querySelector('kv-story').hidden")
+    run_to_the_end(page)
+    assert counters(page)["found in the cache"] == "0 %"
+
+
+def test_each_case_shows_what_its_button_says(show):
+    page = show()
+    for case, counter in (
+        ("Ten blocks for three texts: who is evicted?", "evicted"),
+        ("Too few blocks: who is preempted?", "preempted"),
+    ):
+        press(page, case)
+        run_to_the_end(page)
+        assert int(counters(page)[counter]) > 0
+    press(page, "Layers that see 32 tokens")
+    run_to_the_end(page)
+    assert page.locator("kv-story").get_by_text("group").count() > 0
+
+
+def test_a_saved_run_plays_in_the_terminal(show, tmp_path, capsys):
+    page = show()
+    make_steps(page, 1, 3)
+    with page.expect_download() as download:
+        press(page, "Save this run")
+    download.value.save_as(tmp_path / "play.json")
+    assert main(["story", str(tmp_path / "play.json")]) == 0
+    assert "step 3" in capsys.readouterr().out
+
+
+def test_a_reader_who_presses_at_random_leaves_no_block_behind(show):
+    """Sends, stops, clears, steps and steps back in any order: no error, and at the end nothing is held."""
+    chance = random.Random(3)
+    page = show()
+    for _ in range(60):
+        name = chance.choice("ABC")
+        wanted = chance.choice([f"Send {name}", f"Stop {name}", f"Clear {name}", "Undo step", "One step", "One step"])
+        if wanted.startswith("Send"):
+            box(page, name).locator("textarea").fill(chance.choice(HEADS) + chance.choice(TAILS))
+        if page.get_by_role("button", name=wanted, exact=True).is_enabled():
+            press(page, wanted)
+        page.wait_for_timeout(40)
+    run_to_the_end(page)
+    assert counters(page)["blocks held"] == "0 of 20"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_a_phone_and_can_be_read(dark, show, axe):
+    page = show(dark=dark, **PHONE)
+    make_steps(page, 1, 2)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert axe(page) == []
+
+
+def test_without_python_the_texts_and_a_command_are_there(site, serve, open_page):
+    page = open_page(f"{serve(site)}/bare.html", java_script_enabled=False)
+    said = page.locator("kv-play").inner_text()
+    assert "The scheduler counts tokens" in said and said.strip().endswith("mini-kv serve")
