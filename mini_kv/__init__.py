@@ -1,8 +1,8 @@
 """mini_kv: a small, real KV-cache engine, and the workbook built on it.
 
-The names below are its front door, each loaded when it is first used: what keeps the books needs the standard library
-alone, what computes (`LLM`, `LLMEngine`, `SamplingParams`, `RequestOutput`) needs torch. Without torch those names are
-absent: `hasattr` is false, `from mini_kv import *` leaves them out, and asking for one says how to get torch.
+The names below are the public interface. Each is loaded when it is first used. The bookkeeping needs only the standard
+library. The names that compute (`LLM`, `LLMEngine`, `SamplingParams`, `RequestOutput`) need torch. Without torch these
+are missing: `hasattr` is false, `from mini_kv import *` omits them, and the error for one explains how to get torch.
 """
 
 import sys
@@ -96,10 +96,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load the module in which a public name lives, the first time that it is asked for.
+    """Load the module of a public name when the name is first used.
 
-    Raises `AttributeError` for an unknown name, and for one that needs torch where torch is missing. The statement
-    `from mini_kv import LLM` gets a `ModuleNotFoundError` there: of an `AttributeError` Python would drop the text.
+    Raises `AttributeError` for an unknown name, and for a name that needs torch if torch is missing. The statement
+    `from mini_kv import LLM` then raises `ModuleNotFoundError`, because Python drops the text of an `AttributeError`.
     """
     for home, names in _HOMES.items():
         if name in names:

@@ -20,7 +20,7 @@ class Verb(NamedTuple):
     about: str
     package: str
     joined: str = ""
-    """A function of another room that the verb's own may not know, as `module:name`: `args` has it, under its name."""
+    """A function of another package, as `module:name`, that the verb must not import. `args` gets it under its name."""
 
 
 VERBS = {
@@ -41,17 +41,17 @@ VERBS = {
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
     "why": Verb("how long a model's blocks are, and what prompts can find at best", "traces.commands"),
     "run": Verb("test your file of a lab: the first failure, and how many more", "labkit.commands"),
-    "status": Verb("how far you are in every lab", "labkit.commands"),
+    "status": Verb("your progress in every lab", "labkit.commands"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
     "predict": Verb("a lab's questions, to be answered before you run it", "labkit.commands"),
     "watch": Verb("test a lab again whenever you save your file", "labkit.commands"),
     "reset": Verb("restore a lab's starter; a copy of your file is kept", "labkit.commands"),
-    "grade": Verb("grade a folder of hand-ins, each lab in a process of its own", "labkit.commands"),
-    "class": Verb("a gradebook, and a picture of what a class believes", "labkit.commands"),
+    "grade": Verb("grade a folder of hand-ins, each lab in its own process", "labkit.commands"),
+    "class": Verb("a gradebook, and the beliefs of a class", "labkit.commands"),
     "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "labkit.commands"),
     "address": Verb("write your repository's address into every file that has one", "labkit.commands"),
     "gpu-report": Verb("measure the kernels on your GPU; one file to send", "labkit.commands"),
-    "doctor": Verb("what this machine has and lacks", "labkit.commands"),
+    "doctor": Verb("the installed and the missing packages on this machine", "labkit.commands"),
 }
 
 
@@ -63,13 +63,13 @@ def _print_any_letter() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status: 0 done, 2 cannot be done as asked, 130 interrupted."""
+    """Run the command line and return the exit status: 0 done, 2 unusable arguments, 130 interrupted."""
     if argv is None:
         _print_any_letter()
     words = list(sys.argv[1:] if argv is None else argv)
     for word in words:
         if "\0" in word:  # no shell can pass one on, but a program that calls this function can
-            print(f"mini-kv: the argument {word!r} has a NUL byte in it, which no path can have", file=sys.stderr)
+            print(f"mini-kv: the argument {word!r} has a NUL byte, which no path can have", file=sys.stderr)
             return 2
     verb = next((word for word in words if not word.startswith("-")), None)
     parser = build_parser(verb)
@@ -116,7 +116,7 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
 
 
 def _when_called(home: str, name: str) -> Callable[..., Any]:
-    """Return a function that loads its module when it is called: few who type the verb need it."""
+    """Return a function that loads its module when it is called, because few calls of the verb need it."""
 
     def call(*args: Any) -> Any:
         return getattr(import_module(home), name)(*args)

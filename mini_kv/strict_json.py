@@ -1,11 +1,11 @@
-"""JSON that means one thing only, and files of it: both come from others, and may be broken or hostile.
+"""Reads JSON from other people, which may be broken or hostile, and accepts only JSON with one meaning.
 
-Python's own reader is more generous: of two equal keys it takes the last, it reads `NaN`, it turns `1e400` into
-infinity, and how deep it follows brackets depends on how much of the stack is in use.
+Python's own reader accepts more. Of two equal keys it uses the last, it reads `NaN`, and it turns `1e400` into
+infinity. The depth of brackets that it can read depends on the used part of the stack.
 
-A file must be an ordinary file, not too large, in UTF-8, with one object in it. Otherwise one sentence says what it is
-instead. A link may lead out of the file's folder: Hugging Face's cache consists of links to files that are named by
-their content.
+A file must be an ordinary file, not too large, in UTF-8, with one object. Otherwise the error describes it in one
+sentence. A link may point out of the file's folder, because Hugging Face's cache consists of links to files that are
+named by their content.
 
 Standard library only.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 64
-"""Brackets within brackets; the configurations and tokenizers that models are published with have less than ten."""
+"""The most levels of nested brackets. Configurations and tokenizers of published models have fewer than ten."""
 _WITH_MEMBERS = frozenset({dict, list})
 MAX_CONFIG_BYTES = 1 << 20
 """Largest file with settings; published ones have a few KiB."""
@@ -28,7 +28,7 @@ def loads(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        json.JSONDecodeError: it is none.
+        json.JSONDecodeError: the text is not JSON.
         ValueError: an object has a key twice, a number is NaN, infinite or too long, or brackets are nested too deeply.
     """
     try:
@@ -69,7 +69,7 @@ def read_object(
 
 
 def check_file(path: Path, error: Callable[[Path, str], Exception], max_bytes: int, *, needed_for: str) -> None:
-    """Raise `error(path, problem)` for a file that is missing, too large, or no file: a pipe can be read forever."""
+    """Raise `error(path, problem)` for a file that is missing or too large, and for a pipe, which may never end."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -5,13 +5,13 @@
     write_kv(key, value, kv_cache, metadata.slot_mapping)                                  each layer: first write,
     out, lse = paged_attention(query, kv_cache, metadata, AttentionOptions())              then read
 
-In reading order: `block_table` (which blocks a request has, and which slot a token gets), `kv_cache` (where keys and
-values lie; writing, gathering and copying them), `quantized` (the same in 8 bits), `metadata` (what a step tells every
-layer), `options` (who sees whom), `reference` (attention over blocks, the obvious way), `plain` (the same in 60 lines
-of torch), `merge` (two parts of one attention put together), `linear` (layers that keep a state), `torch_reader`,
+In reading order: `block_table` (the blocks of a request, and the slot of a token), `kv_cache` (the memory of keys and
+values: writing, gathering and copying), `quantized` (the same in 8 bits), `metadata` (the data of a step for every
+layer), `options` (the visible tokens), `reference` (attention over blocks in plain loops), `plain` (the same in 60
+lines of torch), `merge` (combines two parts of one attention), `linear` (layers that keep a state), `torch_reader`,
 `torch_plan` and `torch_backend` (fast on a CPU), `triton_kernels`, `triton_plan` and `triton_backend` (fast on a GPU),
-`flashinfer_backend` and `flash_attn_backend` (other people's kernels, where they are installed), `argument_checks`
-(what cannot work is refused), `backends` (the two calls above: which of all these to use, and why).
+`flashinfer_backend` and `flash_attn_backend` (kernels of other projects, if installed), `argument_checks` (refuses
+arguments that cannot work), `backends` (the two calls above, and the choice of a backend).
 
 (*) In the engine, layers of several groups share tensors, which its model runner allocates.
 

@@ -1,8 +1,8 @@
 """The two calls of a layer: write keys and values, then attend. The backend is named, or chosen with a reason.
 
 reference     one query and head at a time, float64          the oracle
-plain         one request at a time, float64                 the slow twin of torch, in 60 lines
-torch         CPU, or wherever torch runs
+plain         one request at a time, float64                 a slow version of torch, in 60 lines
+torch         CPU, or any device of torch
 triton        CUDA; on a CPU under TRITON_INTERPRET=1
 flashinfer    CUDA, where the package is installed
 flash_attn    CUDA, where the package is installed
@@ -40,7 +40,7 @@ class Backend(Protocol):
     """The functions of a backend's module."""
 
     def obstacle(self, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-        """Return why the backend cannot do the call, in words, or `None` if it can."""
+        """Return the reason why the backend cannot do the call, or `None` if it can."""
 
     def attend(
         self, query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor

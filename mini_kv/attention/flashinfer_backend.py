@@ -63,7 +63,7 @@ def plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, opt
 
 
 def page_lists(metadata: AttentionMetadata, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the block tables as FlashInfer takes them, int32: where a request's ids begin, the ids, last lengths."""
+    """Return the block tables for FlashInfer, int32: each request's first index, all ids, tokens in its last block."""
     seq_lens = metadata.seq_lens
     num_blocks = (seq_lens + block_size - 1) // block_size
     indptr = torch.zeros(len(seq_lens) + 1, dtype=torch.int32, device=seq_lens.device)

@@ -1,12 +1,12 @@
 """Attention over blocks with torch operations, fast on a CPU. `plain` computes the same in 60 lines.
 
-What makes it fast, in order: no large allocation inside a call; keys and values copied out of their blocks in pieces
-that stay in the processor's cache; few operations, for each costs microseconds; the heads that share a key as rows of
-one matrix. Three ways from there:
+It is fast for four reasons, the most important first. No call makes a large allocation. Keys and values are copied out
+of their blocks in pieces that fit in the processor's cache. It uses few operations, because each costs microseconds.
+The heads that share a key are rows of one matrix. There are three ways to compute a request:
 
-    decode     one query per request: torch's own fused attention, a piece at a time, put together by the log-sum-exp;
+    decode     one query per request: torch's own fused attention, a piece at a time, combined by the log-sum-exp;
                8 bits are widened in the processor's cache, scored without their scales, and then scaled
-    prompt     many queries: the same, over what came before them and over themselves
+    prompt     many queries: the same, over the earlier tokens and over the queries' own tokens
     scores     all scores of a few queries at once, then one softmax: any mask, soft cap, any form of the cache
 
     q          [num_kv_heads, group, query_len, head_size]: the group of heads that share one head of keys
@@ -25,10 +25,10 @@ from mini_kv.attention.torch_plan import Batch, DecodePlan, blocks_at_once, plan
 from mini_kv.attention.torch_reader import BlockReader, workspace
 
 _QUERIES_AT_ONCE = 16
-"""Queries whose scores are held at a time, so that a long prompt does not need all of them."""
+"""Number of queries whose scores are in memory at a time, so that a long prompt does not need all of them."""
 
 _fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-"""Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
+"""Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. It is private in torch and may be removed."""
 _FUSED_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 """Whether that operation lets a group of heads share one head of keys; only versions of torch that were tried count."""
 _Part = tuple[Tensor, Tensor]
@@ -111,8 +111,8 @@ def _way(query_len: int, seq_len: int, query: Tensor, kv_cache: PagedKVCache, op
 def _decode(query: Tensor, reader: BlockReader, plan: DecodePlan, options: AttentionOptions) -> _Part:
     """Return result `[num_requests, num_heads, head_size]` and log-sum-exp of requests with one query each.
 
-    A long request is many pieces. Short ones are a piece each, and many are copied at once: with 32 requests of 200
-    tokens, 8 heads of 16 on 4, one by one takes 3.3 ms, together 1.1.
+    A long request is split into many pieces. A short request is one piece, and many of these are copied at once. For 32
+    requests of 200 tokens (8 heads of 16 on 4 KV heads), one by one takes 3.3 ms and together 1.1 ms.
     """
     head_size, scale = query.shape[2], options.scale_for(query.shape[2])
     q = query.view(len(query), reader.kv_cache.num_kv_heads, -1, head_size)
@@ -154,10 +154,10 @@ def _attend_to_pieces(q: Tensor, kv: Tensor, batch: Batch, scale: float) -> _Par
 def _attend_to_full_pieces(
     q: Tensor, row_ids: Tensor, index: Sequence[int], reader: BlockReader, scale: float
 ) -> list[_Part]:
-    """Return attention over pieces as large as one may be, each by the query that `index` says.
+    """Return attention over pieces of full size, each with the query that `index` gives.
 
-    With long requests, most of the time is spent here. Each piece drives the interpreter out of the processor's cache,
-    so this loop makes only two calls per piece.
+    With long requests, most of the time is spent here. Each piece evicts the interpreter from the processor's cache, so
+    this loop makes only two calls per piece.
     """
     buffer, kv = reader.buffer(row_ids[:1].shape)
     keys, values = kv.unbind(1)
@@ -206,7 +206,7 @@ def _combine_by_request(out: Tensor, lse: Tensor, plan: DecodePlan) -> _Part:
 
 
 def _prompt(q: Tensor, reader: BlockReader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
-    """Return result and log-sum-exp of a request with many queries, which read what was copied many times.
+    """Return result and log-sum-exp of a request with many queries. They read each copied key many times.
 
     positions      0 ................ seq_len - query_len ... seq_len
                    | context: all see all |  tail: causal   |
@@ -247,7 +247,7 @@ def _stretches(first: int, end: int, kv_cache: PagedKVCache) -> Iterator[tuple[i
 
 
 def _scores(q: Tensor, reader: BlockReader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
-    """Return result and log-sum-exp of a request, by way of scores."""
+    """Return result and log-sum-exp of a request, computed from all scores."""
     query_len = q.shape[2]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     q = (q * options.scale_for(q.shape[3])).to(dtype)
@@ -305,7 +305,7 @@ def _combine(outs: Sequence[Tensor] | Tensor, lses: Sequence[Tensor] | Tensor) -
 
 
 def _add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> None:
-    """Add to each softmax one more score, which stands for no token."""
+    """Add one more score, which belongs to no token, to each softmax."""
     with_sinks = torch.logaddexp(lse, sinks.to(lse))
     out.mul_(torch.exp(lse - with_sinks).unsqueeze(-1))
     lse.copy_(with_sinks)

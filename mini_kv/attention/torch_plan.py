@@ -1,10 +1,10 @@
-"""Plans a decode on a CPU: which pieces of which requests are copied and computed together. Once per kind of layer.
+"""Plans a decode on a CPU: the pieces of requests that are copied and computed together. Once per kind of layer.
 
     request     0                              1     2          blocks of 4 tokens, of which 4 are copied at a time
     tokens      ....|....|....|....||....|.    ..    ....|..
     pieces      full                 b         a     c          a and b are copied together, padded; then c
 
-Source: FlashInfer's `plan` and `run`, which part the work in the same way.
+Source: FlashInfer's `plan` and `run`, which split the work in the same way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.torch_reader import BlockReader
 
 PIECE_BYTES = 2**20
-"""Keys and values copied at a time: half of a common second-level cache. Less costs calls, more falls out of it."""
+"""Bytes copied at a time: half of a common second-level cache. Smaller pieces cost more calls, larger do not fit."""
 
 
 class Piece(NamedTuple):
-    """Blocks of one request, few enough to be copied at once, and which of their tokens its query sees."""
+    """Blocks of one request, few enough to be copied at once, and the tokens in them that its query sees."""
 
     which: int
     """Index of the request, among those that decode."""
@@ -43,9 +43,9 @@ class Batch(NamedTuple):
     visible: slice
     """Tokens that all queries see, if all see the same."""
     hidden: tuple[slice, Tensor] | None
-    """If not: the stretch in which tokens are hidden, and from which queries they are, `[n, 1, 1, tokens, 1]`."""
+    """If not: the range with hidden tokens, and the queries that must not see them, `[n, 1, 1, tokens, 1]`."""
     mask: Tensor | None
-    """What is added to the scores, `[n, 1, 1, tokens]`: minus infinity for the tokens that are hidden."""
+    """Values that are added to the scores, `[n, 1, 1, tokens]`: minus infinity for hidden tokens."""
 
 
 class DecodePlan(NamedTuple):
@@ -119,14 +119,14 @@ def blocks_at_once(kv_cache: PagedKVCache) -> int:
 
 
 def _count_full(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> int:
-    """Return how many pieces at the end have full size and only visible tokens."""
+    """Return the number of pieces at the end that have full size and only visible tokens."""
     most = blocks_at_once(kv_cache)
     full = (most, 0, most * kv_cache.block_size)
     return sum(1 for _ in takewhile(lambda p: (p.num_blocks, p.begin, p.end) == full, reversed(pieces)))
 
 
 def _batches(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> Iterator[tuple[int, int]]:
-    """Yield which pieces to copy together, as (begin, end): padded to the last one, they have at most full size."""
+    """Yield the pieces to copy together, as (begin, end). Padded to the last one, they have at most full size."""
     most, begin = blocks_at_once(kv_cache), 0
     for end in range(1, len(pieces) + 1):
         if end == len(pieces) or (end + 1 - begin) * pieces[end].num_blocks > most:
@@ -135,7 +135,7 @@ def _batches(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> Iterator[tuple[
 
 
 def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Sequence[int]) -> Tensor:
-    """Return the row ids of the pieces; a piece with fewer blocks than the largest repeats its last one."""
+    """Return the row ids of the pieces. A piece with fewer blocks than the largest repeats its last block."""
     spans = [(row, p.first_block, p.first_block + p.num_blocks - 1) for row, p in zip(requests, pieces, strict=True)]
     rows, first, last = torch.tensor(spans).T.unsqueeze(2)
     columns = first + torch.arange(pieces[-1].num_blocks)
@@ -160,7 +160,7 @@ def _hidden(
 def _table(index: Sequence[int]) -> tuple[Tensor, bool]:
     """Return the parts of each request, `[most parts, num_requests]`, and whether some requests have fewer than others.
 
-    Requests with fewer parts than others get some of no weight, which stand behind the last.
+    Requests with fewer parts than others get additional parts with weight 0 at the end.
     """
     places: list[list[int]] = [[] for _ in range(max(index) + 1)]
     for place, request in enumerate(index):

@@ -1,11 +1,11 @@
 """Keys and values copied out of their blocks, for attention with plain torch operations.
 
-The cache is seen as rows: whatever is copied as one piece. Keys and values of a block follow each other.
+The cache is seen as rows. A row is copied as one piece. The keys of a block are followed by its values.
 
     NHD     a row is a block's keys, or its values:             row 2 * block_id + plane
     HND     a row is one head of a block's keys or values:      row (2 * block_id + plane) * num_kv_heads + head
 
-In a cache of one plane there is no 2, and keys and values are the same rows.
+In a cache of one plane the factor 2 is absent, and keys and values are the same rows.
 """
 
 import math
@@ -78,7 +78,7 @@ class BlockReader:
         return x
 
     def dequantized(self, row_ids: Tensor) -> Tensor:
-        """Return the same, for rows of 8 bits: the numbers that they stand for, in float32."""
+        """Return the same for rows of 8 bits, as dequantized numbers in float32."""
         narrow, _ = self.buffer(row_ids.shape)
         wide, x = self.buffer(row_ids.shape, torch.float32)
         wide.copy_(torch.index_select(self.rows, 0, row_ids.flatten(), out=narrow))

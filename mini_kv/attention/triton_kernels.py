@@ -1,10 +1,10 @@
 """The kernels: attention over blocks, the merge of its splits, the write of new keys and values.
 
-They run on a GPU; with TRITON_INTERPRET=1 in the environment before this module is imported, on any Linux CPU.
+They run on a GPU. With TRITON_INTERPRET=1 in the environment before this module is imported, they run on any Linux CPU.
 
-How `attend_kernel` cuts up the work: a program has a few queries of one request, with all the heads that share one head
-of keys (so each key is loaded once for all of them), and walks over the request's positions tile by tile. A long
-context may be split over several programs, each with its own softmax; `merge_kernel` puts these together.
+A program of `attend_kernel` has a few queries of one request, with all the heads that share one head of keys. So each
+key is loaded once for all of them. The program loops over the request's positions tile by tile. A long context may be
+split over several programs, each with its own softmax. `merge_kernel` combines these.
 
     rows of a program, 3 heads that share one head of keys, 16 rows:
         query     0 0 0  1 1 1  2 2 2  3 3 3  4 4 4  -          BLOCK_Q = 5; the last row is idle
@@ -30,12 +30,12 @@ CHANGING = ("num_reqs", "table_stride", "num_splits", "lse_stride_split", "num_r
 
 @triton.jit
 def find_queries(query_start_loc, num_reqs, BLOCK_Q: tl.constexpr, ONE_QUERY_EACH: tl.constexpr):
-    """Return a program's request, and the index of its first query in it, which may lie behind the request's last.
+    """Return a program's request, and the index of its first query in it, which may be after the request's last query.
 
     query_start_loc     [num_reqs + 1], int32
 
-    Request r's tiles are numbered from `start_loc[r] // BLOCK_Q + r` on. Some tile ids are unused; in return a
-    request's first tile follows from `query_start_loc` alone, so binary search finds the request.
+    Request r's tiles are numbered from `start_loc[r] // BLOCK_Q + r` on. So some tile ids are unused. But a request's
+    first tile follows from `query_start_loc` alone, so binary search finds the request.
     """
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the end of a long prompt has most to do, and begins
     request = 0
@@ -67,9 +67,9 @@ def range_to_read(
     first_position, end, split, split_tokens,
     TILE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):
-    """Return first_visible, begin, full_end and end of a program whose queries stand at `first_position` to `end`.
+    """Return first_visible, begin, full_end and end of a program with queries at positions `first_position` to `end`.
 
-    Nothing before `first_visible` may be read; `begin` is its tile, or the split's, which may have nothing left.
+    Nothing before `first_visible` may be read. `begin` is the start of its tile or of the split, which may be empty.
     """
     first_visible = first_visible_position(first_position, WINDOW, CHUNK)
     begin = first_visible // TILE * TILE
@@ -115,7 +115,7 @@ def attend_kernel(
     HAS_SOFT_CAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SCALES: tl.constexpr,
     IS_SPLIT: tl.constexpr, ONE_QUERY_EACH: tl.constexpr, COMPUTE: tl.constexpr,  # COMPUTE: dtype that is multiplied
 ):
-    """Compute attention of a tile of queries over a split; grid: (tiles of queries, num_kv_heads, num_splits)."""
+    """Compute attention of a tile of queries over a split. Grid: (tiles of queries, num_kv_heads, num_splits)."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     kv_head, split = tl.program_id(1), tl.program_id(2)
     request, first_query = find_queries(query_start_loc, num_reqs, BLOCK_Q, ONE_QUERY_EACH)
@@ -187,7 +187,7 @@ def load_tile(
     elements,  # [BLOCK_D]
     HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Return the rows, [TILE, BLOCK_D]; zeros where nothing is read."""
+    """Return the rows, [TILE, BLOCK_D], with zeros where nothing is read."""
     tile = rows + slots[:, None] + elements[None, :]
     if MASKED:
         return tl.load(tile, mask=is_read[:, None] & (elements[None, :] < HEAD_SIZE), other=0.0)
@@ -275,7 +275,7 @@ def merge_kernel(
     BLOCK_S: tl.constexpr,  # num_splits, rounded up to a power of two
     HAS_SINKS: tl.constexpr,
 ):
-    """Put the splits of one token and head together; grid: (num_tokens, num_heads)."""
+    """Combine the splits of one token and head. Grid: (num_tokens, num_heads)."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     if token >= tl.load(query_start_loc + num_reqs):
@@ -318,7 +318,7 @@ def write_kv_kernel(
     ROWS: tl.constexpr,  # of a program; a row is a token's head
     HAS_SCALES: tl.constexpr,
 ):
-    """Write new keys and values to their slots; grid: (tiles of rows, 2): keys, values."""
+    """Write new keys and values to their slots. Grid: (tiles of rows, 2), for keys and values."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tokens = (rows // NUM_KV_HEADS).to(tl.int64)
     heads = rows % NUM_KV_HEADS

@@ -1,8 +1,8 @@
-"""How the kernels cut up a call: tiles, warps, splits. Computed from numbers alone, before anything is launched.
+"""Divides a call into tiles, warps and splits. The plan depends only on numbers, before anything is launched.
 
-What is chosen here is compiled for GPUs that need not be there, and recorded with the registers, the shared memory and
-the instructions that it takes: `python -m mini_kv.tests.attention.compiled`. No choice spills a register to memory, but
-one, by the measure of an H200: 8-bit keys and heads of 128, which put off a few and are faster all the same.
+The chosen kernels are compiled for GPUs that need not be present, and recorded with their registers, shared memory and
+instructions: `python -m mini_kv.tests.attention.compiled`. Only one choice spills registers to memory: 8-bit keys with
+heads of 128. It spills a few, and is faster nevertheless, measured on an H200.
 """
 
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def pick_tiles(call: Call, capability: Capability) -> Tiles:
 
 
 def _tiles_of_float32(call: Call, block_m: int) -> Tiles:
-    """Return the tiles of a call whose numbers find no tensor core: few positions, or few threads that hold them."""
+    """Return the tiles of a call in float32, which uses no tensor cores: few positions, or few threads."""
     if block_m > 16 or call.cache_bytes == 1:
         return Tiles(block_m, 16, num_warps=8, num_stages=2)
     if call.head_size > 128:
@@ -98,9 +98,9 @@ def _tiles_of_float32(call: Call, block_m: int) -> Tiles:
 
 
 def sums_in_registers(capability: Capability) -> bool:
-    """Return whether a product's sums lie in registers throughout, and no tensor core multiplies from shared memory.
+    """Return whether a product's sums are always in registers, and no tensor core multiplies from shared memory.
 
-    So it is before compute capability 9.0, and again in 12.0, whose cards are for desktops.
+    This is the case before compute capability 9.0, and again in 12.0, whose cards are for desktops.
     """
     return capability < (9, 0) or capability >= (12, 0)
 
@@ -120,7 +120,7 @@ REGISTERS = 65536
 
 
 def programs_per_multiprocessor(call: Call, capability: Capability, num_warps: int) -> int:
-    """Return how many programs of a decode run on one multiprocessor at a time: registers and shared memory set it."""
+    """Return the number of programs of a decode that fit on one multiprocessor, by registers and shared memory."""
     needs = DECODE_NEEDS[call.query_bytes, call.cache_bytes]
     registers, shared = next(need for size, need in needs.items() if call.head_size <= size)
     return programs_that_fit(registers, shared, capability, num_warps)
@@ -152,10 +152,10 @@ def is_small(capability: Capability) -> bool:
 
 
 def pick_splits(num_programs: int, length: int, slots: int, tile: int) -> tuple[int, int]:
-    """Return into how many splits, of how many positions, to cut each program, so that the GPU is busy to the end.
+    """Return the number of splits per program, and the positions per split, that keep the GPU busy to the end.
 
-    Programs run in waves of `slots`; what counts is how full the last one is. The fewest splits that fill the waves to
-    nine tenths win, else the fullest.
+    Programs run in waves of `slots`. The plan uses the fewest splits that fill the waves to nine tenths. If none does,
+    it uses the splits with the fullest waves.
 
     >>> pick_splits(num_programs=256, length=4096, slots=396, tile=64)  # 768 programs: 1.94 waves
     (3, 1408)

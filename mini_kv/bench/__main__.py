@@ -1,4 +1,4 @@
-"""`python -m mini_kv.bench`: measure the bookkeeping, beside the peers that are there."""
+"""`python -m mini_kv.bench`: measure the bookkeeping, and compare it with the installed peers."""
 
 import argparse
 import importlib.util
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = all_rows(sizes, args.seed)
     unknown = set(args.rows or ()) - {row.name for row in rows}
     if unknown:
-        print(f"no row is called {', '.join(sorted(unknown))}; there are: {names(rows)}", file=sys.stderr)
+        print(f"unknown rows: {', '.join(sorted(unknown))}; there are: {names(rows)}", file=sys.stderr)
         return 2
     repeats = args.repeats or sizes.repeats
     # With --json -, standard output is for the machine, so the table for the reader goes to standard error.
@@ -57,14 +57,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench", description=__doc__)
     parser.add_argument("--rows", nargs="+", metavar="ROW", help=f"only these: {names(all_rows(QUICK, 0))}")
     parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
-    parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="a checkout of nano-vllm to compare with, too")
-    parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="a mini-sglang checkout to compare with, too")
+    parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="also compare with this checkout of nano-vllm")
+    parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="also compare with this mini-sglang checkout")
     parser.add_argument(
         "--repeats", type=int, choices=range(1, MOST_REPEATS + 1), metavar="N", help=f"runs per row, to {MOST_REPEATS}"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
-    parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="also write the report as JSON; - is standard output")
     return parser.parse_args(argv)
 
 

@@ -1,13 +1,13 @@
-"""Drafts on three kinds of text: how many are right, and how many steps they save.
+"""Drafts on three kinds of text: the share that is right, and the number of saved steps.
 
     python -m mini_kv.bench.draft_acceptance [--json FILE]
 
-The small model, in float64, so that other machines find the same tokens; 8 prompts of each kind, one by one, and 80
-tokens for each:
+It runs the small model in float64, so that other machines find the same tokens. There are 8 prompts of each kind, one
+by one, with 80 new tokens each:
 
-    told again    a beginning, what the model says to it, and the same beginning once more
-    chat          three questions, and what the model said to the first two; nothing is asked twice
-    random        ids of tokens at random, drawn from at temperature 1
+    told again    a beginning, the model's text after it, and the same beginning once more
+    chat          three different questions, and the model's answers to the first two
+    random        random token ids, with an answer at temperature 1
 """
 
 import argparse

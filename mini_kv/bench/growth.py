@@ -95,10 +95,10 @@ def prompts(sizes: Sizes, seed: int) -> Row:
 def requests(sizes: Sizes, seed: int) -> Row:
     """Return the row on the cost of a request by the size of the batch, over whole steps of the scheduler.
 
-    It does, for two reasons. A step keeps a few containers per request alive until it ends, so that the collector runs
-    dozens of times within a step of 10,000 and finds nothing: the figure without it shows its share. The rest are most
-    likely cache misses, which are not counted here: 10,000 requests and their tables exceed the processor's second
-    cache.
+    The cost grows for two reasons. A step keeps a few containers per request alive until it ends. So the collector runs
+    dozens of times within a step of 10,000 and finds nothing. The figure without the collector shows its share. The
+    rest is most likely due to cache misses, which are not counted here: 10,000 requests and their tables exceed the
+    processor's second-level cache.
     """
     largest = sizes.growth_requests[-1]
     quiet = f"requests {largest:,}, GC off"

@@ -1,4 +1,4 @@
-"""What a cache in 8 bits costs in quality: perplexity on text that the model has not learned, and words that differ.
+"""The loss of quality by a cache in 8 bits: perplexity on text that the model has not learned, and changed words.
 
     python -m mini_kv.bench.narrow FILE... [--json FILE]
 

@@ -2,8 +2,8 @@
 
     python -m mini_kv.bench.radix
 
-A thousand prompts of 2,048 tokens in blocks of 16, in pairs that have their first half in common. Microseconds per
-prompt, the least of five runs; bytes per block by `tracemalloc`: what the index keeps, hashes or tokens included.
+A thousand prompts of 2,048 tokens in blocks of 16, in pairs that share their first half. It prints microseconds per
+prompt (the least of five runs), and bytes per block of the index by `tracemalloc`, including hashes or tokens.
 """
 
 import random

@@ -7,10 +7,10 @@ r"""A radix tree as the prefix index: it keeps the tokens themselves where the e
         [9 9 9 9]          [5 5 5 5 | 6 6 6 6]
         block 3            blocks 4, 7
 
-A prompt is followed from the root as far as its tokens agree, a block at a time, so the answer is the chain's: the
-blocks of the longest beginning that is cached. Nothing is hashed, nothing can collide, and what is cached behind a
-block is found at once. For that the tree holds every token of every cached block, and each lookup compares them. It is
-an index beside the engine's, to be compared with it; the engine's own is `BlockHashToBlockMap`.
+A lookup follows a prompt from the root as far as its tokens agree, a block at a time. So its result equals that of the
+chain of hashes: the blocks of the longest cached prefix. Nothing is hashed, so there are no collisions, and all cached
+continuations of a block are found at once. The cost: the tree stores every token of every cached block, and each lookup
+compares them. It is only for comparison. The engine's own index is `BlockHashToBlockMap`.
 
 Source: RadixAttention (Zheng et al., SGLang, arxiv.org/abs/2312.07104); SGLang `RadixCache`, whose edges hold tokens
 and not whole blocks.
@@ -54,10 +54,10 @@ class RadixIndex:
         return found
 
     def insert(self, tokens: Sequence[int], block_ids: Sequence[int]) -> None:
-        """Enter the blocks of a prompt's beginning, in order; those that stand here already change nothing.
+        """Enter the blocks of a prompt's beginning, in order. Blocks that are already in the tree are unchanged.
 
-        A block whose content another one holds becomes its twin. Raises `ValueError`, and changes nothing, if the
-        tokens do not fill these blocks, or if a block stands here with other content.
+        A block with the content of another block becomes its twin. Raises `ValueError`, and changes nothing, if the
+        tokens do not fill these blocks, or if a block is already in the tree with other content.
         """
         path = self._cut(tokens)
         if len(path) != len(block_ids) or len(tokens) % self.block_size:
@@ -75,10 +75,10 @@ class RadixIndex:
             self._grow(known, path[len(places) :], block_ids[len(places) :])
 
     def remove(self, block_id: int) -> None:
-        """Forget a block, which has been evicted. Costs O(blocks of its run).
+        """Remove a block that was evicted. Costs O(blocks of its run).
 
-        Raises `ValueError`, and changes nothing, if it is not here, or if it has no twin and something is cached
-        behind it: nothing behind a gap is ever found, so tails go first.
+        Raises `ValueError`, and changes nothing, if the block is not in the tree, or if it has no twin and blocks after
+        it are cached. A lookup finds no block after a gap, so tails must be removed first.
         """
         node = self._node_of.get(block_id)
         if node is None:
@@ -123,7 +123,7 @@ class RadixIndex:
             node = child
 
     def _grow(self, known: list[tuple[Node, int]], run: list[Block], block_ids: Sequence[int]) -> None:
-        """Hang a new run below where the path left the tree, in the middle of a node if it left it there."""
+        """Add a new run where the path leaves the tree. If it leaves in the middle of a node, split the node."""
         node, num_equal = known[-1]
         if num_equal < len(node.run):
             self._split(node, num_equal)

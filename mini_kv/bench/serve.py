@@ -1,8 +1,8 @@
-"""`python -m mini_kv.bench.serve`: many clients on one endpoint, well-behaved and not, beside the same work offline.
+"""`python -m mini_kv.bench.serve`: many clients on one endpoint, also faulty ones, compared with the same work offline.
 
-Clients ask over loopback sockets, one request after the other: most read their answer, some in pieces and late; some
-leave in the middle, some send garbage, some send too much. Every whole answer is compared with the engine's own without
-a server. At the end the pool must be as empty as at the beginning.
+Clients send requests over loopback sockets, one after the other. Most read their answer, some slowly. Some disconnect
+early, some send garbage, some send too much. Every complete answer is compared with the engine's own answer without a
+server. At the end the pool must be as empty as at the beginning.
 """
 
 import argparse
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.serve", description=__doc__)
     parser.add_argument("--clients", type=int, default=64, metavar="N", help="(default: 64)")
     parser.add_argument("--seconds", type=float, default=30, metavar="N", help="(default: 30)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what clients do (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the clients' behaviour (default: 0)")
     parser.add_argument("--num-jobs", type=int, default=400, metavar="N", help="different requests (default: 400)")
     args = parser.parse_args(argv)
     jobs = make_jobs(args.num_jobs)

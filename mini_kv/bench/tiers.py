@@ -1,4 +1,4 @@
-"""Time to the first token of a prompt whose beginning is known: computed again, or reloaded from a tier.
+"""Time to the first token of a prompt with a known prefix, which is computed again or reloaded from a tier.
 
     python -m mini_kv.bench.tiers [--server redis://127.0.0.1:6379/0] [--json FILE]
 
@@ -132,9 +132,9 @@ def measured_crossover(seconds: dict[str, dict[int, float]], name: str) -> int |
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.tiers", description=__doc__)
-    parser.add_argument("--server", metavar="ADDRESS", help="of a Valkey or Redis server: redis://host:port/0")
+    parser.add_argument("--server", metavar="ADDRESS", help="address of a Valkey or Redis server: redis://host:port/0")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs of each (default: 9)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     args = parser.parse_args(argv)
     if args.repeats < 1:
         print(f"--repeats is {args.repeats}, it must be at least 1", file=sys.stderr)

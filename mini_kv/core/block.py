@@ -30,12 +30,12 @@ class KVCacheBlock:
         self.ref_cnt = 0
         """Number of block tables that contain this block."""
         self.block_hash: BlockHashWithGroupId | None = None
-        """The block's key in the index; `None` while it is not full or no longer cached."""
+        """The block's key in the index. `None` if the block is not full or no longer cached."""
         self.is_null = False
         """True for block 0 only: a placeholder that is never allocated."""
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
-        """Neighbours in the free queue; both are `None` while the block is not in it."""
+        """Neighbours in the free queue. Both are `None` while the block is not in the queue."""
 
     def __repr__(self) -> str:
         # Flat on purpose: the neighbours have neighbours too, and a repr that followed them would never end.

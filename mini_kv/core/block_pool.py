@@ -102,7 +102,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Blocks in use as a share of all but the null block, 0.0 to 1.0. A cached-free block is not in use."""
+        """Blocks in use as a share of all except the null block, 0.0 to 1.0. A cached-free block is not in use."""
         return 1.0 - self.num_free_blocks / (len(self.blocks) - 1)
 
     def get_cached_block(self, block_hash: BlockHash, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
@@ -130,7 +130,7 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add one reference to each block. A cached-free one is removed from the free queue, wherever it is in it."""
+        """Add one reference to each block. A cached-free block is removed from any position in the free queue."""
         for block in blocks:
             if block.is_null:
                 continue

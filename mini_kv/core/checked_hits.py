@@ -1,8 +1,8 @@
 """A cache that compares tokens: a hit counts only if its blocks were hashed from the request's own prefix.
 
 A block hash covers a block's tokens and all tokens before them. Two prefixes may have the same hash, by chance or by an
-attack. With SHA-256 neither has ever happened. With a fast hash an attack is easy. This manager detects it, and keeps
-the hashed tokens for that.
+attack. With SHA-256 neither has ever happened. With a fast hash an attack is easy. This manager keeps the hashed tokens
+and so detects the attack.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ class CheckedKVCacheManager(KVCacheManager):
             super().cache_blocks(request, num_computed_tokens)
 
     def _num_true_tokens(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
-        """Return the number of tokens before the first block, in any group, that was hashed from another prefix."""
+        """Return the number of tokens before the first block of any group that was hashed from another prefix."""
         num_true = request.num_tokens
         for manager, blocks in zip(self.coordinator.single_type_managers, hit, strict=True):
             for index, block in enumerate(blocks):

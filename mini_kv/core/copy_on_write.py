@@ -1,8 +1,8 @@
 """Copy-on-write: requests that were forked share a half-filled block until one of them writes to it.
 
-    before          A  [ 1  2  3 ]        B  [ 1  2  3 ]        block 3: two slots written, two free; held by both
+    before          A  [ 1  2  3 ]        B  [ 1  2  3 ]        block 3: two slots written, two free, in both tables
     B writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        3 is copied to 7, then B's token goes to 7
-    A writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        no other table holds 3 any more: no copy
+    A writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        3 is no longer in another table: no copy
 
 The worker makes the copy at the beginning of its step. Both ends are pinned until that step has run. Until then, block
 3 is not overwritten and block 7 is not allocated again, even if the requests end.
@@ -48,7 +48,7 @@ class CopyOnWrite:
     def copy(self, request_id: str, num_computed_tokens: int, shared: dict[int, KVCacheBlock]) -> None:
         """Replace these blocks in the request's tables by new ones. As many blocks must be free.
 
-        From now on its next slot is in a block of its own, until it is forked again.
+        From now on its next slot is in a block that it does not share, until it is forked again.
         """
         for group_id, source in shared.items():
             (target,) = self.block_pool.get_new_blocks(1)

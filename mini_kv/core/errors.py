@@ -29,7 +29,7 @@ class BlockStateError(KVCacheError):
 
 
 class OutOfBlocksError(KVCacheError):
-    """More blocks were taken from the pool than it has free. Ask `num_free_blocks` first."""
+    """More blocks were requested from the pool than are free. Check `num_free_blocks` first."""
 
     def __init__(self, requested: int, free: int) -> None:
         super().__init__(f"{requested} blocks requested, {free} free")
@@ -71,7 +71,7 @@ class AllocationError(KVCacheError, ValueError):
 
 
 class ConfigError(KVCacheError, ValueError):
-    """A setting that cannot work. It is refused when the cache is built."""
+    """A setting that cannot work. Most are refused when the cache is built."""
 
 
 class SchedulerError(KVCacheError, ValueError):

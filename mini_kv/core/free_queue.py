@@ -17,7 +17,7 @@ class FreeKVCacheBlockQueue:
                  front         back               for an end
 
     The links are attributes of the blocks, so adding or removing a block allocates nothing. Python's `OrderedDict`
-    could do the same. The list is written out because it is the subject here.
+    could do the same. The list is written out here because it is the subject of the course.
 
     Source: vLLM `FreeKVCacheBlockQueue` (v1/core/kv_cache_utils.py).
     """
@@ -36,7 +36,7 @@ class FreeKVCacheBlockQueue:
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Remove and return the first `n` blocks. Raises `OutOfBlocksError`, and removes none, if there are fewer."""
+        """Remove and return the first `n` blocks. If there are fewer, remove none and raise `OutOfBlocksError`."""
         if not 0 <= n <= self.num_free_blocks:
             raise OutOfBlocksError(requested=n, free=self.num_free_blocks)
         taken = []
@@ -68,7 +68,7 @@ class FreeKVCacheBlockQueue:
         self.append_n([block])
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add `blocks` at the back in the given order. Raises `BlockStateError`, and adds none, if one is in it."""
+        """Add `blocks` at the back in order. If one is already queued, add none and raise `BlockStateError`."""
         self._insert_before(self._tail, blocks)
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:

@@ -161,7 +161,7 @@ def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str 
 
 
 def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
-    """Yield a violation if the free, referenced and null blocks do not add up to all blocks."""
+    """Yield a violation if the numbers of free, referenced and null blocks do not add up to all blocks."""
     held = sum(1 for block in pool.blocks if block.ref_cnt > 0 and not block.is_null)
     if pool.num_free_blocks + held + 1 != len(pool.blocks):
         message = f"{pool.num_free_blocks} free + {held} held + 1 null is not {len(pool.blocks)} blocks"

@@ -1,4 +1,4 @@
-"""Coordinates the groups of layers: it makes each call for a request on its block table in every group."""
+"""Coordinates the groups of layers: it passes each call for a request to the manager of every group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class KVCacheCoordinator(ABC):
         self.block_pool = block_pool
         specs = [group.first_spec for group in kv_cache_config.kv_cache_groups]
         self.scheduler_block_size = lcm(*(spec.block_size for spec in specs))
-        """Tokens between two places where a block of every group ends. Hits can end only at these places."""
+        """Tokens between two positions where a block of every group ends. Hits can end only at these positions."""
         self.hash_block_size = gcd(*(spec.block_size for spec in specs))
         """Tokens per hash in `Request.block_hashes`: every group's blocks end where one of these does."""
         self.retention_interval = kv_cache_config.prefix_cache_retention_interval
@@ -78,7 +78,7 @@ class KVCacheCoordinator(ABC):
         self.skipping_managers = tuple(
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
-        """The managers of the groups that give blocks back while a request runs."""
+        """The managers of the groups that free blocks while a request runs."""
         _check_retention_interval(self.retention_interval, self.scheduler_block_size, self.single_type_managers)
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
         """Whether a group keeps states. Tokens cannot be removed from a state."""
@@ -92,8 +92,8 @@ class KVCacheCoordinator(ABC):
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
         """Return the end of a prefix that full attention has cached and another group has not, or 0 if there is none.
 
-        At this place the request caches the blocks that a hit needs, for the next request that differs from here on:
-        its state, because a step ends there, and with a retention interval the blocks of its window.
+        At this position the request caches the blocks that a hit needs, for the next request that differs from here on.
+        These are its state, because a step ends there, and with a retention interval the blocks of its window.
         """
         if self.retention_interval is None and not self.has_states:
             return 0
@@ -240,7 +240,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest hit of all groups together: ask them in turn until none shortens the answer.
+        """Return the longest hit of all groups together: look up each group in turn until none shortens the hit.
 
             full       |==================================|       24, for a start
             window     |          ==========|                     16: no window at 24
@@ -248,9 +248,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
             full       |==========|  still fine, it is only cut   8
             window     |======|      asked again: another at 8    8:  all agree
 
-        The shortest of the groups' own answers may be wrong: a window that is cached at 16 need not be cached at 8. No
-        group ever makes the answer longer, so the loop ends. Full attention goes first: it gives an upper bound fast,
-        and is asked only once, because any part of its hit is a hit.
+        The shortest of the groups' own hits may be wrong: a window that is cached at 16 need not be cached at 8. No
+        group ever makes the hit longer, so the loop ends. Full attention is first, because it gives an upper bound
+        fast. It is looked up only once, because any part of its hit is a hit.
         """
         hits: dict[int, list[KVCacheBlock]] = {}
         hit_length = max_cache_hit_length // self.scheduler_block_size * self.scheduler_block_size

@@ -20,7 +20,7 @@ from mini_kv.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class KVCacheSpec(ABC):
-    """Shape of one layer's KV, and the number of blocks of a request. Source: vLLM (v1/kv_cache_interface.py)."""
+    """Shape of one layer's KV, and the number of blocks per request. Source: vLLM (v1/kv_cache_interface.py)."""
 
     block_size: int
     """Tokens per block."""
@@ -44,8 +44,8 @@ class KVCacheSpec(ABC):
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` tokens ever holds in one group of such layers.
 
-        The plan calls it with the longest request that is allowed, admission with the request itself. Both must use
-        the same formula: otherwise a request could be planned for and never admitted.
+        The plan calls it with the longest allowed request. Admission calls it with the request itself. Both must use
+        the same formula. Otherwise a request could fit in the plan and never be admitted.
 
         Args:
             max_in_flight_tokens: the most tokens that one step computes for a request.
@@ -65,13 +65,13 @@ class AttentionSpec(KVCacheSpec):
     head_size: int = 1
     """Elements per head."""
     dtype_bytes: int = 2
-    """Bytes per element; 2 for bf16."""
+    """Bytes per element: 2 for bf16."""
     page_size_padded: int | None = None
     """Bytes of a block after padding to another layer's larger block, or `None` without padding."""
     kv_quant_mode: str = "none"
     """Form of 8-bit elements: `"int8_per_token_head"` or `"fp8"`. Source: vLLM, same name."""
     head_size_v: int | None = None
-    """Elements of a value, if they are not as many as a key's."""
+    """Elements of a value, if a key has another number of elements."""
 
     @property
     def scale_bytes(self) -> int:
@@ -93,12 +93,12 @@ class AttentionSpec(KVCacheSpec):
 
 @dataclass(frozen=True)
 class FullAttentionSpec(AttentionSpec):
-    """Every token attends to all tokens before it: no block is given back while the request runs."""
+    """Every token attends to all tokens before it: no block is freed while the request runs."""
 
 
 @dataclass(frozen=True)
 class MLAAttentionSpec(FullAttentionSpec):
-    """Every token keeps one vector. All heads read it as their key, and all but its last part as their value.
+    """Every token keeps one vector. All heads read the whole vector as key, and all but its last part as value.
 
     Multi-head latent attention: `num_kv_heads` is 1, and `head_size` is the latent vector with the rotated part that
     follows it. Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1; vLLM `MLAAttentionSpec`.
@@ -106,7 +106,7 @@ class MLAAttentionSpec(FullAttentionSpec):
 
     num_planes: ClassVar[int] = 1
     cache_role: str = "sparse"
-    """`"indexer"`: vectors that choose whose latent vectors a sparse layer reads. Source: vLLM, same name."""
+    """`"indexer"`: vectors that choose the tokens that a sparse layer reads. Source: vLLM, same name."""
     tokens_per_state: int = 1
     """Number of tokens that share one vector. The block size is a multiple of it. Source: vLLM, same name."""
 
@@ -158,12 +158,12 @@ class MambaSpec(KVCacheSpec):
     shapes: tuple[tuple[int, ...], ...]
     """Shapes of the tensors that make up one state, such as the convolution's and the recurrence's."""
     dtypes_bytes: tuple[int, ...]
-    """Bytes per element of each of these."""
+    """Bytes per element of each of these tensors."""
     page_size_padded: int | None = None
     num_speculative_blocks: int = 0
     """Extra states per step, one per draft: after a rejected draft the layer continues from the state before it."""
     num_prefill_checkpoint_blocks: int = 0
-    """States that a step can keep of tokens before its last: 1 if the layer's kernels can export one."""
+    """States of tokens before its last one that a step can keep: 1 if the layer's kernels can export one."""
     prefill_checkpoint_alignment: int | None = None
     """Tokens between two places where these kernels can export a state. The block size is a multiple of it."""
 
@@ -187,7 +187,7 @@ class MambaSpec(KVCacheSpec):
 class UniformTypeKVCacheSpecs(KVCacheSpec):
     """Layers that need the same number of blocks but differ in bytes per block: one table serves them all.
 
-    Each layer has a tensor of its own, with pages of its own size. Source: vLLM, same name.
+    Each layer has its own tensor, with its own page size. Source: vLLM, same name.
     """
 
     kv_cache_specs: Mapping[str, KVCacheSpec]
@@ -236,7 +236,7 @@ class KVCacheConfig:
     """The number of blocks, and the groups of layers that use them."""
 
     num_blocks: int
-    """All physical blocks, the null block included. One fewer can be allocated."""
+    """Number of all physical blocks, including the null block, which cannot be allocated."""
     kv_cache_groups: tuple[KVCacheGroupSpec, ...]
     prefix_cache_retention_interval: int | None = None
     """Tokens between two places where windows and states keep the blocks that a hit needs. 0: only at the ends of

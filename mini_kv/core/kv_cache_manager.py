@@ -97,7 +97,7 @@ class KVCacheManager:
         """The admitted requests, which are those that hold blocks, in order of admission."""
         self.num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which other requests computed. A subclass with
-        another way of admission may leave it empty."""
+        another admission may leave it empty."""
         self.quiet = QuietStretches()
         hash_lookahead = kv_cache_config.num_hash_lookahead_tokens
         self._block_hasher = parts.make_block_hasher(
@@ -374,7 +374,7 @@ class KVCacheManager:
         self.block_pool.recover()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return the request's block tables, per group. They are the live lists, and empty if it holds no block."""
+        """Return the request's block tables, per group. They are the live lists, empty without blocks."""
         return KVCacheBlocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:

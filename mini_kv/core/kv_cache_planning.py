@@ -3,7 +3,7 @@
 All groups take their blocks from one pool. So a block must be equally large in each group: the same number of layers,
 the same bytes per layer. Other models get padded layers, longer blocks or padded states:
 
-    10 full + 52 window layers      a group of 10, four of 9 and two of 8: 8 of 70 places stay empty
+    10 full + 52 window layers      a group of 10, four of 9 and two of 8: 8 of 70 places are empty
     half as many heads              blocks of twice as many tokens, or pages of half the size if one table serves all
     a state of 304 KiB              attention's blocks grow to 320 KiB, and the state is padded to that
 
@@ -93,8 +93,8 @@ def get_packed_kv_cache_groups(specs: Mapping[str, KVCacheSpec]) -> tuple[KVCach
         block 8, of group 0     |window      |window      |window      | ..          . . .
 
     A block is as large as the largest group needs, so pages may differ. Layers that need the same number of blocks are
-    one kind. A kind is one group. But it is split if it has the same number of layers of each page size, and more of
-    them than other kinds. Source: vLLM `_get_packed_kv_cache_groups`.
+    one kind. A kind is usually one group. It is split if it has equally many layers of each page size, and more of
+    these than other kinds. Source: vLLM `_get_packed_kv_cache_groups`.
     """
     kinds: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
     for name, spec in specs.items():
@@ -112,7 +112,7 @@ def get_packed_kv_cache_groups(specs: Mapping[str, KVCacheSpec]) -> tuple[KVCach
 
 
 def _repeats(layers: Mapping[str, KVCacheSpec]) -> list[tuple[str, ...]]:
-    """Return the layers as repeats of a pattern, one of each page size, or nothing if there are more of one size."""
+    """Return the layers as repeats of a pattern (one layer of each page size), or nothing if the counts differ."""
     pages: dict[int, list[str]] = {}
     for name, spec in layers.items():
         pages.setdefault(spec.page_size_bytes, []).append(name)
@@ -121,9 +121,9 @@ def _repeats(layers: Mapping[str, KVCacheSpec]) -> list[tuple[str, ...]]:
 
 
 def _repeats_per_group(patterns: Sequence[Sequence[tuple[str, ...]]]) -> int:
-    """Return the repeats that a group has room for: those that leave the fewest places empty in all; if equal, more.
+    """Return the number of repeats per group that leaves the fewest empty places in all. If several do, the largest.
 
-    A pattern of several page sizes is not split. Without one, nothing is.
+    A pattern of several page sizes is never split. Without such a pattern no kind is split.
     """
     most = max((len(pattern) for pattern in patterns), default=1)
     least = max((len(pattern) for pattern in patterns if len(pattern[0]) > 1), default=most)

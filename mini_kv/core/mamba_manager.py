@@ -12,7 +12,7 @@ from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, 
 class MambaManager(SingleTypeKVCacheManager):
     """Tables for layers that keep a running state in place of keys and values.
 
-    A step reads one state and writes one, into the block of its last token. The places between are null blocks.
+    A step reads one state and writes one to the block of its last token. The positions between are null blocks.
     A state can be shared only if its step ended exactly at a block's end, and only after that step has run. A block of
     keys and values can be shared within its step, because each layer writes before it reads. A state is needed before
     the first token is computed.
@@ -76,12 +76,12 @@ class MambaManager(SingleTypeKVCacheManager):
                 self._promises[request.request_id] = (self.req_to_blocks[request.request_id][position], request, end)
 
     def free(self, request_id: str) -> None:
-        """Free the request's blocks, and forget its promise."""
+        """Free the request's blocks, and remove its promise."""
         super().free(request_id)
         self._promises.pop(request_id, None)
 
     def recover(self) -> None:
-        """Forget all tables and promises."""
+        """Remove all tables and promises."""
         super().recover()
         self._promises.clear()
 

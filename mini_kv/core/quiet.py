@@ -22,8 +22,8 @@ class QuietStretches(dict[Request, tuple[int, int]]):
     ) -> None:
         """Note a stretch, after a call that entered the full blocks of the first `num_tokens_to_cache` tokens.
 
-        It ends at the next block's end in any group, and before a block leaves a window. With states there is no
-        stretch, because every call has to be checked.
+        It ends at the next block's end in any group, and before a block leaves a window. A manager with states has no
+        quiet stretch, because every call has to be checked.
         """
         if not coordinator.has_states:
             end = cdiv(num_tokens_to_cache, coordinator.hash_block_size) * coordinator.hash_block_size

@@ -68,7 +68,7 @@ class Request:
         """Check the tokens and hash the full blocks.
 
         Usually called through `KVCacheManager.new_request`, which passes the right `block_hasher`. A request from a
-        trace has no tokens. It has its length as `num_tokens` and the hashes of its full blocks instead.
+        trace has no tokens. Instead it has its length as `num_tokens`, and the hashes of its full blocks.
 
         Raises `InvalidTokenError` for a token that is not an integer in `0 <= t < 2**32`. Raises `ValueError` if there
         is no token at all, both tokens and `num_tokens`, or `num_tokens` and a `block_hasher`.
@@ -76,7 +76,7 @@ class Request:
         if (len(token_ids) > 0) == (num_tokens is not None):
             raise ValueError(f"request {request_id!r} needs token ids, or num_tokens if they are not known")
         if num_tokens is not None and block_hasher is not None:
-            raise ValueError(f"request {request_id!r} has no token ids to hash: it brings its block_hashes")
+            raise ValueError(f"request {request_id!r} has no token ids to hash: set its block_hashes instead")
         if num_tokens is not None and num_tokens < 1:
             raise ValueError(f"request {request_id!r} has {num_tokens} tokens, it needs at least 1")
         self.request_id = request_id

@@ -80,7 +80,7 @@ class SingleTypeKVCacheManager(ABC):
         self.num_cached_block: dict[str, int] = {}
         """Number of blocks of each table, from its head, that have been entered in the index."""
         self.num_skipped_block: dict[str, int] = {}
-        """Number of blocks of each table, from its head, that have been given back. Absent while none have."""
+        """Number of blocks of each table, from its head, that have been freed. Absent while there are none."""
         self.forked: dict[str, bool] = {}
         """Requests that share full blocks without a key, as a fork or its parent. Each may cache these blocks."""
 
@@ -149,7 +149,7 @@ class SingleTypeKVCacheManager(ABC):
     ) -> int:
         """Return the most free blocks that a new request takes at any time until it has `num_tokens` tokens.
 
-        A step computes at most `max_in_flight_tokens` of its tokens, and blocks that are no longer read are given back.
+        A step computes at most `max_in_flight_tokens` of its tokens, and blocks that are no longer read are freed.
         So the result is the spec's bound minus the blocks of the hit.
         """
         bound = self.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
@@ -178,14 +178,14 @@ class SingleTypeKVCacheManager(ABC):
         return new_blocks
 
     def get_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
-        """Return the blocks that the request can give back now, the last first."""
+        """Return the blocks that the request can free now, the last first."""
         start = self.num_skipped_block.get(request_id, 0)
         end = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
         table = self.req_to_blocks.get(request_id, [])
         return [block for block in reversed(table[start:end]) if not block.is_null]
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Give back the blocks that no later token reads, and put the null block in their places.
+        """Free the blocks that no later token reads, and put the null block in their places.
 
             window of 4, blocks of 2
             6 tokens computed       [ null  b1   b2  b3 ]       token 6 reads from token 3 on, which is in b1

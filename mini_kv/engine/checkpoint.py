@@ -5,7 +5,7 @@
     model.safetensors   weights, by the names of `LlamaForCausalLM`, which are Ministral's, too
     tokenizer.json      see `mini_kv.engine.tokenizer`
 
-Whatever is written here, `transformers` reads, and gives the same logits.
+transformers reads every folder that is written here and computes the same logits.
 """
 
 import json
@@ -26,13 +26,13 @@ from mini_kv.strict_json import read_object
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 _ARCHITECTURES = {"llama": ("LlamaForCausalLM",), "ministral": ("MistralForCausalLM", "MinistralForCausalLM")}
-"""Architectures by `model_type`: a Ministral is a Llama of which some layers have a window.
+"""Architectures by `model_type`: a Ministral is a Llama in which some layers have a window.
 
-The first is what we write. vLLM chooses its code by the architecture, and knows these layers as Mistral's; transformers
-chooses by the type.
+We write the first architecture of each type. vLLM chooses its code by the architecture, and calls these layers
+Mistral's. transformers chooses by the type.
 """
 _FIXED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
-"""The settings for which `TinyLlama` supports one value alone."""
+"""The settings for which `TinyLlama` supports only one value."""
 _SEES = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by its entry in `layer_types`."""
 _DEFAULTS = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
@@ -110,9 +110,9 @@ def load_config(folder: Path) -> ModelConfig:
 
 
 def _load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> TinyLlama:
-    """Return a model with the weights of a folder's `model.safetensors`; every one of them is asked for by name.
+    """Return a model with the weights of a folder's `model.safetensors`, each of them read by its name.
 
-    Nothing is allocated before the file's header says that the weights are there, all of them, in the config's sizes.
+    Memory is allocated only after the file's header was checked: all weights must be there, in the config's sizes.
     """
     from safetensors.torch import load_file
 
@@ -164,7 +164,7 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
 
 
 def _windows(config: ModelConfig) -> dict[str, Any]:
-    """Return how a `config.json` says which layers have a window, or nothing where none has."""
+    """Return the settings of a `config.json` for layers with a window, or an empty dict if no layer has one."""
     if not config.window_layers:
         return {}
     kinds = {has_window: kind for kind, has_window in _SEES.items()}
@@ -206,7 +206,7 @@ def _eos_token_id(folder: Path) -> int | None:
 
 
 def _rope_theta(path: Path, data: Mapping[str, Any]) -> float:
-    """Return the base of the rotation, from where transformers 5 writes it, or from where those before it did."""
+    """Return the base of the rotation from the field of transformers 5, or from the field of older versions."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     if not isinstance(rope, dict) or rope.get("partial_rotary_factor", 1) != 1:
         raise CheckpointError(path, f"rope_parameters is {rope!r}, and only a full rotation is supported")

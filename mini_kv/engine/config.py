@@ -21,21 +21,21 @@ NOT_HERE = {
     "data_parallel_size": "the engine is one process on one device",
     "quantization": "weights are floating-point numbers; keys and values may have 8 bits, by kv_cache_dtype",
     "enable_lora": "there are no adapters",
-    "structured_outputs_config": "no grammar says which tokens may come next",
+    "structured_outputs_config": "the engine has no grammars that restrict the next token",
     "limit_mm_per_prompt": "prompts are text",
     "compilation_config": "nothing is compiled or captured ahead",
     "kv_events_config": "an engine takes a publisher: mini_kv.serve.kv_events_publisher; generate has --kv-events",
     "kv_transfer_config": "kv_tiers moves blocks to memory, disk or a server, but not to another engine",
     "async_scheduling": "a step is planned when the one before is done",
     "enforce_eager": "nothing is captured, so every step is eager",
-    "mamba_block_size": "states lie one block apart, and a block has as many tokens as take the room of a state",
+    "mamba_block_size": "states are kept once per block, and a block has enough tokens to cover the size of a state",
     "mamba_cache_mode": "states are kept where a step ends, which is at a block's end: vLLM's mode align",
     "mamba_cache_dtype": "a state has the model's dtype",
     "kv_sharing_fast_prefill": "every token of a prompt goes through the layers that share keys and values, too",
     "prefix_cache_retention_interval": "a KVCacheManager takes it, in its KVCacheConfig; the engine keeps every key",
-    "watermark": "a KVCacheManager takes it; the engine's keeps no block free on purpose",
+    "watermark": "a KVCacheManager takes it; the engine's manager reserves no free blocks",
     "prefix_caching_hash_algo": "a KVCacheManager takes it, as hash_name; the engine's hashes are SHA-256",
-    "swap_space": "blocks that the pool evicts go on in tiers, see kv_tiers; vLLM 0.33 has no such option either",
+    "swap_space": "blocks that the pool evicts are kept in tiers, see kv_tiers; vLLM 0.33 has no such option either",
     "trust_remote_code": "mini_kv runs no code from a checkpoint",
     "tokenizer": "the tokenizer is read from the model's folder",
 }
@@ -65,7 +65,7 @@ class EngineConfig:
     debug_poison: bool = False
     """Whether memory that no request may read is filled with NaN before each step. See `poison`."""
     seed: int = 0
-    """Seed of requests without a seed of their own."""
+    """Seed of the requests that do not set one."""
     multi_tenant: bool = False
     """Whether the requests' tenants must not learn of each other's prompts.
 
@@ -122,7 +122,7 @@ def _check_number(name: str, value: object, least: int, *, may_be_none: bool) ->
 
 
 def _tier_config(args: Mapping[str, Any]) -> TierConfig:
-    """Return it by its options' names; a folder may be a text. Raises `ConfigError` for another name."""
+    """Return the config with these options. A folder may be a string. Raises `ConfigError` for an unknown option."""
     known = [each.name for each in fields(TierConfig)]
     for name in args:
         if name not in known:
@@ -132,7 +132,7 @@ def _tier_config(args: Mapping[str, Any]) -> TierConfig:
 
 
 def _speculative_config(args: Mapping[str, Any]) -> SpeculativeConfig:
-    """Return it by its options' names; one of the two lengths alone is both. Raises `ConfigError` for another name."""
+    """Return the config with these options. If only one length is given, it sets both. Unknown: `ConfigError`."""
     known = [each.name for each in fields(SpeculativeConfig)]
     for name in args:
         if name not in known:

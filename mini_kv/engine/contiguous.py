@@ -2,7 +2,7 @@
 
     tokens            The   cat   sat   on   the   mat
     no cache          the whole row again for every token
-    contiguous        one token per step; its key and value go behind the others, in a tensor that has room for all
+    contiguous        one token per step; its key and value are appended to a tensor that has room for all
 
 Both are correct. The first is slow because it computes everything again. The second reserves the memory of the longest
 text for every text. Tests compare the paged engine with them: it must generate the same tokens.
@@ -110,13 +110,13 @@ def _look_back(query: Tensor, keys: Tensor, values: Tensor, options: AttentionOp
     """Return the attention of a text's last tokens over the text, `[num_queries, num_heads, head_size]`.
 
         keys        0 1 2 3 4 5 6
-        queries             4 5 6        query i stands where the text, less the queries after it, ends
+        queries             4 5 6        the queries are the last tokens of the text
 
     Args:
         query: `[num_queries, num_heads, head_size]`.
         keys: `[num_tokens, num_kv_heads, head_size]`, the queries' own included.
         values: the same shape.
-        options: who sees whom, and what happens to the scores.
+        options: the visible tokens, and the changes of the scores.
     """
     group = query.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)

@@ -23,7 +23,7 @@ class TextTokenizer(Protocol):
         """Return the ids."""
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """Return the bytes of the tokens; for two rows of tokens, the bytes of one after those of the other."""
+        """Return the bytes of the tokens. The bytes of two joined lists are the bytes of both lists, joined."""
 
 
 class IncrementalDetokenizer:

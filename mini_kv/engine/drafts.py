@@ -3,10 +3,10 @@
 A step of decoding reads all weights to compute one token of a request. Computing five tokens costs hardly more, but the
 five are not known. So they are guessed, and the step checks them:
 
-    text             ... the cat sat on the mat . the cat        ends like a place further up
-    drafts                                          sat  on  the  what stood behind it there
+    text             ... the cat sat on the mat . the cat        its end occurs earlier in the text
+    drafts                                          sat  on  the  the tokens that followed there
     one step on      cat  sat  on  the                            four rows of logits, from the last token on
-    the model says   sat  on   a   hat                            right, right, and from here on its own
+    the model        sat  on   a   hat                            two drafts are right, the third is wrong
     kept             sat  on   a                                  the drafts that were right, and one token more
 
 A draft is kept if the model chooses the same token at its place, by the same rule and the same draw as without
@@ -62,8 +62,8 @@ class NgramProposer:
     def propose(self, token_ids: Sequence[int], max_drafts: int) -> list[int]:
         """Return at most `max_drafts` tokens, or none if the text's end occurs nowhere else.
 
-        The longest match counts, at its first place. Costs O(prompt_lookup_max * tokens). vLLM finds the same in
-        one pass over the text (Knuth, Morris and Pratt), which is faster and harder to read.
+        The longest match counts, at its first position. Costs O(prompt_lookup_max * tokens). vLLM finds the same match
+        in one pass over the text (Knuth, Morris and Pratt), which is faster and harder to read.
 
         >>> NgramProposer(SpeculativeConfig(3, prompt_lookup_min=2)).propose([1, 2, 3, 4, 5, 1, 2], max_drafts=8)
         [3, 4, 5]

@@ -3,8 +3,8 @@
     Avg prompt throughput: 204.8 tokens/s, Avg generation throughput: 51.2 tokens/s, Running: 3 reqs, Waiting: 1 reqs,
     KV cache usage: 37.5%, Prefix cache hit rate: 66.7%
 
-The throughputs are of the time since the last such line. The hit rate is of the last 1,000 requests, so a cold
-start stops counting.
+The throughputs are those since the previous line. The hit rate is that of the last 1,000 requests, so that a cold
+start no longer counts after a while.
 """
 
 import time
@@ -19,7 +19,7 @@ class CachingMetrics:
     """The hit rate of the last requests. Source: vLLM `CachingMetrics` (v1/metrics/stats.py)."""
 
     def __init__(self, max_recent_requests: int = 1000) -> None:
-        """Remember no more than `max_recent_requests` requests."""
+        """Count the last `max_recent_requests` requests."""
         self._requests: deque[tuple[int, int]] = deque(maxlen=max_recent_requests)
 
     def observe(self, num_tokens: int, num_hits: int) -> None:

@@ -9,7 +9,7 @@ LONGEST = 600
 
 
 class CheckpointError(KVCacheError, ValueError):
-    """A file of a checkpoint is missing, damaged, or asks for what this model does not have.
+    """A file of a checkpoint is missing, damaged, or needs a feature that this model does not have.
 
     The message is one line that any terminal can show, for any names and values in the file.
     """

@@ -75,7 +75,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those that say which model speaks."""
+    """Add the arguments that choose the model."""
     parser.add_argument(
         "--model",
         type=Path,
@@ -85,7 +85,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--windows",
         action="store_true",
-        help="a small model in which two of three layers see 32 tokens; each layer has a block table of its own",
+        help="a small model in which two of three layers see 32 tokens; each layer has its own block table",
     )
     parser.add_argument(
         "--dtype",
@@ -97,15 +97,15 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--untested",
         action="store_true",
-        help="run an architecture that no test covers, if a short text has the same result as with transformers",
+        help="run an architecture that no test covers, if its logits for a short text equal those of transformers",
     )
 
 
 def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those that say where blocks go that the pool evicts."""
+    """Add the arguments for the tiers, which keep the blocks that the pool evicts."""
     tiers = parser.add_argument_group("a second home for blocks", "Blocks that the pool evicts are kept here.")
     tiers.add_argument("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
-    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in a folder of their own")
+    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in this folder, which must hold nothing else")
     tiers.add_argument(
         "--disk-capacity", type=int, default=1024, metavar="MIB", help="up to this many MiB there (default: 1024)"
     )
@@ -124,7 +124,7 @@ def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those that say how tokens are chosen."""
+    """Add the arguments for sampling."""
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
     parser.add_argument(
         "--min-tokens",
@@ -164,9 +164,9 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 def run_generate(args: argparse.Namespace, **parts: Any) -> int:
     """Write the model's text for each prompt and return the exit status. `parts` go to `LLMEngine`.
 
-    On a terminal the texts and the blocks are drawn after every step; elsewhere only the texts are written.
+    On a terminal the texts and the blocks are drawn after every step. Elsewhere only the texts are written.
 
-    0: done. 2: an argument, a prompt or the checkpoint is wrong, said in one line on stderr, and nothing was written.
+    0: done. 2: an argument, a prompt or the checkpoint is wrong. Then stderr gets one line and stdout nothing.
     """
     prepared = prepare(args, **parts)
     if prepared is None:
@@ -185,15 +185,15 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
         engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
-        advice = "in a checkout, `make test` brings it, or pip install -e '.[engine]'"
-        print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
+        advice = "in a checkout, run `make test` or pip install -e '.[engine]'"
+        print(f"mini-kv generate: {error.name} is not installed: {advice}", file=sys.stderr)
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {printable(str(error))}", file=sys.stderr)  # a chat template may say anything
     return None
 
 
 def _read_files(args: argparse.Namespace) -> None:
-    """Put the files' lines behind the prompts, once. Raises `ConfigError` if there is no prompt then."""
+    """Append the files' lines to the prompts, once. Raises `ConfigError` if there is still no prompt."""
     files, args.files = args.files, []
     for name in files:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
@@ -241,7 +241,7 @@ def _noted(stream: "Deltas", said: "list[list[DeltaOutput]]", n: int) -> "Deltas
 
 
 def logprob_lines(number: int, deltas: "Iterable[DeltaOutput]") -> list[str]:
-    """Return a line per token of a text: the token, how likely it was, its rank, and the likeliest beside it."""
+    """Return a line per token of a text: the token, its log probability, its rank, and the likeliest tokens."""
     lines = [
         f"[{number}] natural logarithms of probabilities, and ranks: the token that was chosen, then the likeliest"
     ]
@@ -297,14 +297,14 @@ def model_folder(args: argparse.Namespace) -> Path | None:
 
 
 def _speculative_config(num_drafts: int | None) -> "SpeculativeConfig | None":
-    """Return how drafts are found: by the text's last 2 to 4 tokens."""
+    """Return the config for drafts: they follow a match of the text's last 2 to 4 tokens."""
     from mini_kv.engine.drafts import SpeculativeConfig
 
     return None if num_drafts is None else SpeculativeConfig(num_drafts, prompt_lookup_min=2, prompt_lookup_max=4)
 
 
 def _tier_config(args: argparse.Namespace) -> "TierConfig | None":
-    """Return the tiers that were asked for. `None`: none."""
+    """Return the requested tiers, or `None` if no tier was requested."""
     from mini_kv.tiers.tier_config import TierConfig
 
     if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
@@ -326,7 +326,7 @@ def _tier_config(args: argparse.Namespace) -> "TierConfig | None":
 
 
 def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:
-    """Raise `ConfigError` if the machine does not give as much memory as the pool needs."""
+    """Raise `ConfigError` if the machine cannot allocate the memory of the pool."""
     import torch
 
     num_blocks, block_size = args.num_blocks, args.block_size
@@ -377,9 +377,9 @@ def write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, 
 
 
 def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, n: int = 1) -> None:
-    """Draw the texts and the pool after every step; in the end leave the texts, whole, and the pool as it is then.
+    """Draw the texts and the pool after every step. At the end leave the complete texts and the last state of the pool.
 
-    There are n texts per prompt, one prompt's after the other's.
+    There are n texts per prompt, in the order of the prompts.
     """
     screen = Screen(out)
     num_steps = 0
@@ -398,7 +398,7 @@ def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[
 
 
 def _below_the_texts(engine: "LLMEngine", columns: int) -> list[str]:
-    """Return the pool, and what its marks mean."""
+    """Return the drawing of the pool, and the meaning of its marks."""
     pool = engine.kv_cache_manager.block_pool
     num_held = len(pool.blocks) - 1 - pool.num_free_blocks
     heading = f"{num_held} of {len(pool.blocks) - 1} blocks held, step {engine.stats.num_steps}"

@@ -1,4 +1,4 @@
-"""Texts that grow and blocks that fill, on a terminal. No torch here.
+"""Draws growing texts and the blocks of the pool on a terminal. Needs no torch.
 
     A block is free when no request holds it, and it
 

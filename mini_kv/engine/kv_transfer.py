@@ -42,7 +42,7 @@ class KVTransfer:
         self._send(metadata.stores, self.tiers.store)
 
     def fill(self, metadata: KVConnectorMetadata) -> int:
-        """Write the tiers' bytes to the blocks that were promised to hold them. Return the number of bytes."""
+        """Write the tiers' bytes to the blocks that were allocated for them. Return the number of bytes."""
         for key, block_id, payload in metadata.loads:
             self._write(_group_of(key), block_id, payload)
         return sum(len(payload) for _, _, payload in metadata.loads)

@@ -226,7 +226,7 @@ def _memory_for_one_text(model: "CausalLM", config: EngineConfig) -> int:
 
 
 def _as_list(prompts: Prompts) -> Sequence[Prompt | Mapping[str, Any]]:
-    """Return a list of prompts; a single one may come as it is."""
+    """Return a list of prompts. A single prompt becomes a list of one."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
     is_list = isinstance(prompts, Sequence) and not isinstance(prompts, bytes | bytearray | memoryview)
@@ -249,7 +249,7 @@ def _plain(prompt: Prompt | Mapping[str, Any]) -> Prompt:
 
 
 def _is_conversation(messages: Any) -> bool:
-    """Return whether this is one conversation; else it must be a list of them."""
+    """Return whether this is one conversation. Otherwise it must be a list of conversations."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         kind = type(messages).__name__
         raise PromptError(f"messages is {kind}: it must be a list of messages, or of such lists, and not empty")

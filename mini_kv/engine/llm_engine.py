@@ -12,8 +12,8 @@ One step, from top to bottom:
 After an error in a step the requests of that step are aborted. The other requests are unaffected:
 see `LLMEngine.step`.
 
-Several samples of one prompt share all of it: the prompt is computed once, its last logits are sampled several times,
-and each further sample is forked from the first, block table and all.
+Several samples of one prompt share its KV. The prompt is computed once, and its last logits are sampled several times.
+Each further sample is forked from the first, with its block table.
 
 Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py), here one class in one process.
 """
@@ -152,7 +152,7 @@ class LLMEngine:
         """
         params = params or SamplingParams()
         if n > 1 and self.kv_cache_manager.coordinator.has_states:
-            raise ConfigError(f"n of request {request_id!r} is {n}, but a layer keeps states, which are not forked")
+            raise ConfigError(f"n of request {request_id!r} is {n}, but a layer keeps states, which cannot be forked")
         check_request(self.config, self.tokenizer, request_id, params, n, cache_salt)
         token_ids = prompt_token_ids(request_id, prompt, self.model, self.tokenizer)
         names = [sample_name(request_id, index) for index in range(n)]

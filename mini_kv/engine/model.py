@@ -185,7 +185,7 @@ class _FeedForward(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Scale each token's vector to length one, on average over its elements, then by learned weights."""
+    """Scale each token's vector so that the mean of its squares is one, then multiply by learned weights."""
 
     def __init__(self, size: int, eps: float) -> None:
         """Start with weights of one."""
@@ -194,10 +194,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the scaled vectors, `[..., size]`, in the dtype that came; squares are added in float32 or better.
+        """Return the scaled vectors, `[..., size]`, in the dtype of the input. Squares are added in float32 or better.
 
-        As `weight * hidden / sqrt(mean(hidden ** 2) + eps)`, in one call instead of eight: with one token, a call costs
-        more than what it computes.
+        The result is `weight * hidden / sqrt(mean(hidden ** 2) + eps)`, in one call instead of eight. With one token, a
+        call costs more time than its computation.
         """
         return nn.functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
 
@@ -226,6 +226,6 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
         first * cos - second * sin        second * cos + first * sin        the minus is in `sin`
 
-    So the product of a query and a key depends on the distance of their positions only.
+    So the product of a query and a key depends only on the distance of their positions.
     """
     return heads * cos + heads.roll(heads.shape[-1] // 2, dims=-1) * sin

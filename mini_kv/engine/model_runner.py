@@ -2,11 +2,11 @@
 
 One step of three requests, from top to bottom:
 
-    scheduler says        A: 5 tokens of its prompt     B: 1 token      C: 3 tokens, to the end of its prompt
+    plan of the step      A: 5 tokens of its prompt     B: 1 token      C: 3 tokens, to the end of its prompt
     token_ids             a4 a5 a6 a7 a8                b17             c2 c3 c4
     positions             4  5  6  7  8                 17              2  3  4
-    slot_mapping          where each one's key and value go: block table of A, B, C, once per group of layers
-    model.forward         all nine at once; in each layer `PagedAttend` writes nine keys and looks back through blocks
+    slot_mapping          the slot of each token's key and value: block table of A, B, C, once per group of layers
+    model.forward         all nine at once; in each layer `PagedAttend` writes nine keys and attends over the blocks
     logits                                              of b17                of c4: what comes next in B and in C
 
 The scheduler sends ids and numbers. The runner keeps each request's earlier tokens and blocks.
@@ -169,7 +169,7 @@ class ModelRunner:
     def _update_states(self, output: SchedulerOutput) -> None:
         """Remove finished and preempted requests, add the new ones, and update the tables of the others.
 
-        The same update may come twice: a failed step is planned again, and lists these requests again.
+        The same update may occur twice, because a failed step is planned again and lists these requests again.
         """
         new_req_ids = [new.request_id for new in output.scheduled_new_reqs]
         for request_id in (*output.finished_req_ids, *output.preempted_req_ids, *new_req_ids):
@@ -196,7 +196,7 @@ class ModelRunner:
         return [row for row in reversed(range(self.max_num_seqs)) if row not in taken]
 
     def _follow_copy(self, state: CachedRequestState, copied: Mapping[int, int]) -> None:
-        """If the block in which the request's next slot lies is copied for it, put the copy in its row."""
+        """If the block of the request's next slot is copied for it, put the copy in its row."""
         for table in self.block_tables:
             column, offset = divmod(state.num_computed_tokens, table.block_size)
             if offset > 0:

@@ -95,7 +95,7 @@ class RequestState:
 
 @dataclass(slots=True)
 class SampleState:
-    """One unfinished text. The first sample of a request holds the others until the prompt is computed."""
+    """One unfinished text. The other samples of a request wait in its first one until the prompt is computed."""
 
     request: RequestState
     index: int

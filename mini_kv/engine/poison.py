@@ -1,8 +1,8 @@
 """Debug mode: memory that no request may read is filled with NaN, so that a wrong read is an error.
 
-A freed block still contains the numbers of its last request. A request that reads it by mistake gets
-plausible numbers, and the text is slightly wrong, and only sometimes. So before each step all memory
-that no request may read is filled with NaN. Every result that uses a NaN is NaN:
+A freed block still contains the numbers of its last request. A request that reads it by mistake gets plausible numbers.
+Then the text is slightly wrong, and only sometimes. So before each step all memory that no request may read is filled
+with NaN. Every result that uses a NaN is NaN:
 
     block     held, written     held, just handed out     free, with a key     free, no key     the null block
     filled    no                yes                       no: it can be hit    yes              yes
@@ -44,7 +44,7 @@ class KVPoison:
             tensor[block_ids] = torch.nan if tensor.is_floating_point() else 255
 
     def _handed_out(self, output: SchedulerOutput) -> list[int]:
-        """Return the blocks that are new in this step: its tokens are the first in them."""
+        """Return the blocks that are new in this step. The step's tokens are the first in them."""
         block_ids = [i for new in output.scheduled_cached_reqs.new_block_ids if new for ids in new for i in ids]
         for request in output.scheduled_new_reqs:
             for table, ids in zip(self.runner.block_tables, request.block_ids, strict=True):
@@ -85,6 +85,6 @@ def check_logits(request_ids: list[str], logits: Tensor) -> None:
 
 
 def _first_bad_row(x: Tensor) -> int | None:
-    """Return the first row, of `[rows, n]`, with a value that is NaN or infinite. `None`: there is none."""
+    """Return the first row, of `[rows, n]`, with a value that is NaN or infinite, or `None` if there is no such row."""
     bad = (~x.isfinite().all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None

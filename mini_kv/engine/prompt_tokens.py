@@ -1,4 +1,4 @@
-"""Checks prompts and makes token ids of them. Each error names the prompt that has it."""
+"""Checks prompts and converts them to token ids. Each error names the faulty prompt."""
 
 from collections.abc import Sequence
 

@@ -36,8 +36,8 @@ class SamplingParams:
     top_p: float = 1.0
     """Sample from the most likely tokens that together have this probability. 1.0 disables the limit."""
     min_p: float = 0.0
-    """Sample from the tokens that have at least this share of the likeliest one's probability, after temperature; 0.0
-    disables. Source: vLLM `MinPLogitsProcessor`."""
+    """Sample from the tokens that have at least this share of the likeliest token's probability, after temperature. 0.0
+    disables the limit. Source: vLLM `MinPLogitsProcessor`."""
     seed: int | None = None
     """Seed of the draws: the same seed gives the same text. `None`: the engine gives each request its own."""
     stop: tuple[str, ...] = ()
@@ -45,14 +45,14 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end it, with reason "stop"."""
     ignore_eos: bool = False
-    """Whether the request goes on after the token that ends a text."""
+    """Whether the request continues after the token that ends a text."""
     min_tokens: int = 0
-    """Output tokens before which nothing ends it: tokens that end a text are not chosen, with `ignore_eos` neither the
-    model's own; texts in `stop` do not count.
+    """Number of output tokens before which the request cannot end. Until then the tokens that end a text are not
+    chosen, even with `ignore_eos`, and the texts in `stop` do not count.
     Source: vLLM `MinTokensLogitsProcessor`, `BaseIncrementalDetokenizer.update`."""
     logprobs: int | None = None
-    """How many of the likeliest tokens are told with their log probabilities, at each place, beside the chosen one; -1:
-    all; `None`: not even that one's. See `mini_kv.engine.logprobs`."""
+    """Number of the likeliest tokens whose log probabilities are returned at each position, in addition to the chosen
+    token's. -1: all tokens. `None`: no log probabilities. See `mini_kv.engine.logprobs`."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -111,7 +111,7 @@ def sample_tokens(
 
 
 def _without(logits: Tensor, forbidden: Sequence[Collection[int]]) -> Tensor:
-    """Return the logits, at minus infinity where a token is forbidden; ids that the model lacks are passed over."""
+    """Return the logits, with minus infinity for forbidden tokens. Ids that the model does not have are ignored."""
     logits = logits.clone()
     for row, token_ids in enumerate(forbidden):
         logits[row, [token_id for token_id in token_ids if 0 <= token_id < logits.shape[1]]] = -torch.inf

@@ -1,4 +1,4 @@
-"""A model cut over several cards: each keeps some heads, and the keys and values of these alone.
+"""A model split over several cards: each card keeps some heads, and only the keys and values of these heads.
 
     python -m mini_kv.engine.tensor_parallel --size 2 "A block is free when"
 
@@ -145,7 +145,7 @@ def generate(
 def _one_card(
     rank: int, size: int, meeting: str, folder: Path, prompts: list[str], params: SamplingParams, config: EngineConfig
 ) -> CardReport:
-    """Be one of the cards: meet the others, keep a part of the model, and run the engine on it."""
+    """Run one card: connect to the others, keep a part of the model, and run the engine on it."""
     distributed.init_process_group("gloo", init_method=f"file://{meeting}/meet", rank=rank, world_size=size)
     try:
         torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def _one_card(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what the cards say together, and what each keeps; 2 and a line on stderr if the model cannot be cut so."""
+    """Print the answers and the share of each card. Return 2, with an error on stderr, if it cannot be split."""
     parser = argparse.ArgumentParser(
         prog="python -m mini_kv.engine.tensor_parallel", description=__doc__.splitlines()[0]
     )

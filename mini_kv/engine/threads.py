@@ -1,8 +1,8 @@
 """One torch thread for a small model.
 
-torch spreads an operation over all cores and goes on when the last of them is done. With a small model an operation is
-microseconds of work, and a step is hundreds of operations. As soon as another program uses a core, torch waits for that
-core again and again, milliseconds each time, and burns the other one meanwhile.
+torch splits an operation over all cores and continues when the last core is done. With a small model an operation takes
+microseconds, and a step is hundreds of operations. If another program uses a core, torch waits for that core in each
+operation, milliseconds each time, while the other cores are busy waiting.
 """
 
 from collections.abc import Iterator

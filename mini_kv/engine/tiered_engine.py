@@ -1,4 +1,4 @@
-"""An engine whose evicted blocks find a second home: in memory, on disk, on a server that other engines use as well."""
+"""An engine whose evicted blocks are kept in tiers: in memory, on disk, on a server that other engines use as well."""
 
 from time import perf_counter
 from typing import Any
@@ -44,7 +44,7 @@ class TieredEngine(LLMEngine):
     """`LLMEngine` over tiers: the same text, with fewer computed tokens. Use it in a `with`, or call `close`.
 
     `kv_cache_manager.reset_prefix_cache()` empties memory and disk, too. Copies on a server stay for the other
-    engines. This engine does not find them any more. `tiers.memory` and `tiers.disk` can be cleared one by one.
+    engines. This engine no longer finds them. `tiers.memory` and `tiers.disk` can be cleared one by one.
     """
 
     connector: TieringConnector

@@ -1,13 +1,13 @@
 """Text to token ids and back: byte-level BPE, read from a Hugging Face `tokenizer.json`.
 
-A model reads numbers. A token is a sequence of bytes that turned up often enough to get a number of its own:
+A model reads numbers. A token is a sequence of bytes that occurred often enough to get its own number:
 
     the cache        is cut into pieces           "the" and " cache"
     " cache"         each a row of bytes          " " "c" "a" "c" "h" "e"
                      neighbours are merged        " " "ca" "c" "he", then " ca" "che", then " cache"
                      the token has an id          350
 
-All 256 bytes are tokens themselves, so no text, and no string of bytes at all, is without tokens.
+Each of the 256 bytes is a token, so every text and every string of bytes can be encoded.
 
 Standard library only.
 """
@@ -30,7 +30,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 _MAX_SPECIAL_TOKENS, _MAX_SPECIAL_LENGTH = 1024, 128
 """How many special tokens a tokenizer may have, of how many characters: a text is searched for all of them."""
 _MAX_CUTS = 8
-"""Patterns that one text is cut by, one after the other."""
+"""The most patterns that split one text, one after the other."""
 _WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """Unicode's, which is what the patterns of a `tokenizer.json` mean; Python's has four control characters more."""
 
@@ -51,9 +51,9 @@ class Tokenizer:
         Args:
             vocab: a token's bytes to its id; all 256 single bytes are among them.
             merges: pairs of tokens that become one token, in the order in which they were learned.
-            patterns: each cuts the pieces that it gets into matches and what lies between; no merge crosses a cut.
-            special_tokens: names that stand for no text, such as the one that ends it, to their ids.
-            eos_token_id: which of these ends a text.
+            patterns: each splits its pieces into matches and the text between them. No merge crosses a split.
+            special_tokens: ids by name, of tokens without text, such as the one that ends a text.
+            eos_token_id: the special token that ends a text.
         """
         self._vocab = dict(vocab)
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
@@ -71,15 +71,15 @@ class Tokenizer:
 
         Args:
             path: the file.
-            eos_token_id: the special token that ends a text, which another file says, `config.json`.
+            eos_token_id: the special token that ends a text, from `config.json`.
 
         Raises:
-            CheckpointError: no such file, not a tokenizer, or of a kind that this one cannot imitate exactly.
+            CheckpointError: no such file, not a tokenizer, or of a kind that this class cannot reproduce exactly.
         """
         return _Reader(path).tokenizer(eos_token_id)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids. Bytes that came as lone surrogates (`errors="surrogateescape"`) are themselves again."""
+        """Return the ids. Lone surrogates (from `errors="surrogateescape"`) become the original bytes again."""
         ids: list[int] = []
         for part in self._split_at_special(text):
             if part in self._special:
@@ -97,11 +97,11 @@ class Tokenizer:
         return b"".join(self._bytes[token_id] for token_id in ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text; bytes that are no character become U+FFFD. Special tokens stand for no text."""
+        """Return the text. Bytes that are not a character become U+FFFD. Special tokens have no text."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def fill_up(self, vocab_size: int) -> None:
-        """Let ids below `vocab_size` that have no token stand for no text: a model's matrix may have rows to spare."""
+        """Give an empty text to ids below `vocab_size` without a token: a model's matrix may have more rows."""
         self._bytes = dict.fromkeys(range(vocab_size), b"") | self._bytes
         self.vocab_size = max(self.vocab_size, vocab_size)
 
@@ -123,7 +123,7 @@ class Tokenizer:
         return self._pieces[piece]
 
     def _merge(self, piece: bytes) -> list[bytes]:
-        """Return the tokens of a piece: while any two neighbours are a learned pair, merge the earliest learned."""
+        """Return the tokens of a piece. While neighbours are a learned pair, merge the pair that was learned first."""
         tokens = [piece[i : i + 1] for i in range(len(piece))]
         while True:
             pairs = [pair for pair in itertools.pairwise(tokens) if pair in self._ranks]
@@ -151,7 +151,7 @@ def merge_pair(tokens: Sequence[bytes], pair: tuple[bytes, bytes]) -> list[bytes
 
 
 def _isolate(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """Yield the matches and what lies between them."""
+    """Yield the matches and the texts between them."""
     end = 0
     for match in pattern.finditer(text):
         if match.start() > end:
@@ -164,7 +164,7 @@ def _isolate(pattern: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def python_pattern(pattern: str) -> str:
-    r"""Return a pattern of a `tokenizer.json` for Python's `re`, which has no `\p{L}` and another `\s`.
+    r"""Return a pattern of a `tokenizer.json` for Python's `re`, which has no `\p{L}` and a different `\s`.
 
     Cost: the first `\p` goes through all of Unicode, a third of a second.
 
@@ -211,7 +211,7 @@ def byte_names() -> dict[int, str]:
 
 
 class _Reader:
-    """Reads one `tokenizer.json`, and refuses what it would otherwise get wrong in silence."""
+    """Reads one `tokenizer.json`, and refuses settings that it would otherwise silently get wrong."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -263,7 +263,7 @@ class _Reader:
                 raise CheckpointError(self.path, f"merges {left!r} and {right!r}, and one of the three has no id")
 
     def _special_tokens(self, added: list[dict[str, Any]]) -> dict[str, int]:
-        """Return the names that stand for no text, and their ids."""
+        """Return the ids of the special tokens, by name."""
         if len(added) > _MAX_SPECIAL_TOKENS:
             raise CheckpointError(self.path, f"has {len(added)} added tokens, at most {_MAX_SPECIAL_TOKENS} are read")
         special = {}
@@ -295,7 +295,7 @@ class _Reader:
         return self._token(left), self._token(right)
 
     def _patterns(self, step: Any) -> Iterator[re.Pattern[str]]:
-        """Yield how a text is cut, step by step."""
+        """Yield the patterns that split a text, in order."""
         match step["type"]:
             case "Sequence":
                 for inner in step["pretokenizers"]:

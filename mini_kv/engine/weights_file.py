@@ -1,7 +1,7 @@
-"""A checkpoint's weights, before they become a model: the header first, the numbers last.
+"""Checks a checkpoint's weights before they become a model: the header first, the numbers last.
 
-header      names, dtypes and shapes say what would have to be allocated, before anything is
-numbers     all finite: one NaN among the weights makes every answer empty
+header      names, dtypes and shapes give the memory that is needed, before any is allocated
+numbers     all must be finite: one NaN among the weights makes every answer empty
 """
 
 import math
@@ -19,14 +19,14 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class TensorHeader(NamedTuple):
-    """What a file of weights says about a tensor, before the tensor is read."""
+    """The dtype and shape of a tensor in a file of weights, from the file's header."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 def read_header(path: Path) -> dict[str, TensorHeader]:
-    """Return dtype and shape of each tensor in a file of weights, by its name; no tensor is read.
+    """Return dtype and shape of each tensor in a file of weights, by its name. No tensor is read.
 
     Raises `CheckpointError` if the file is missing or damaged, and for a tensor that holds no floating-point numbers.
     """
@@ -47,7 +47,7 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
 
 
 def num_elements(header: dict[str, TensorHeader]) -> int:
-    """Return how many numbers all tensors have together."""
+    """Return the number of elements of all tensors together."""
     return sum(math.prod(tensor.shape) for tensor in header.values())
 
 
@@ -55,7 +55,7 @@ def check_finite(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Raise `CheckpointError`, naming the tensor, if any of the numbers is NaN or infinite. Costs one pass, no memory.
 
     Args:
-        path: what to name as the guilty file.
+        path: the file to name in the error.
         tensors: names and tensors.
     """
     for name, tensor in tensors:

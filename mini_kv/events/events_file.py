@@ -47,7 +47,7 @@ def dump_events(header: EventsHeader, spans: Iterable[Span]) -> str:
 
 
 def load_events(text: str) -> tuple[EventsHeader, list[Span]]:
-    """Return header and spans. Raises `EventsError` with the number of the first line that is wrong."""
+    """Return header and spans. Raises `EventsError` with the number of the first invalid line."""
     header, spans = None, []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -57,7 +57,7 @@ def load_events(text: str) -> tuple[EventsHeader, list[Span]]:
             else:
                 spans.append(_span(values))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            what = f"not JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else repr(error)
+            what = f"invalid JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else repr(error)
             raise EventsError(f"line {number}: {what} in {line[:80]!r}") from error
     if header is None:
         raise EventsError("line 1: the file is empty, the header is missing")

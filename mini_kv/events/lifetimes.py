@@ -86,7 +86,7 @@ class Reuse(NamedTuple):
 
 
 def reuses(spans: Sequence[Span], times: Sequence[float] | None = None) -> list[Reuse]:
-    """Return every use of a key but its first. Computing a block is a use, finding it is another. Costs O(uses * keys).
+    """Return every use of a key except its first. Both computing and finding a block are uses. Costs O(uses * keys).
 
     The constant is small: the place in a sorted list is found by bisection, and only later entries move.
     """

@@ -59,7 +59,7 @@ def parse_prediction(values: dict[str, Any]) -> Prediction:
         raise ValueError(f"measure is {values['measure']!r}; there are: {', '.join(all_measures())}")
     choices = tuple(_parse_choice(choice) for choice in values["choice"])
     if len({choice.text for choice in choices}) < max(2, len(choices)):
-        raise ValueError("there must be two choices or more, and no two the same")
+        raise ValueError("there must be two choices or more, all different")
     return Prediction(" ".join(values["ask"].split()), values["measure"], choices)
 
 
@@ -151,7 +151,7 @@ def _place(frame: Frame, block_id: int) -> int:
 
 
 OF_ONE_BLOCK: dict[str, Callable[[Frame, int], Answer]] = {"ref_cnt": _ref_cnt_of, "named": _named, "place": _place}
-"""Measures after the step of one block: how many hold it, can it be found, its place in the queue (0: not there)."""
+"""Measures of one block after the step: its references, whether it is cached, its place in the queue (0: not there)."""
 
 MEASURES: dict[str, Callable[[Sequence[Span], Frame], Answer]] = {
     "new_blocks": _count(EdgeKind.ALLOCATED),

@@ -1,4 +1,4 @@
-"""Puzzles: a picture, a goal, and calls to reach it with. The engine says whether it is reached.
+"""Puzzles: a picture, a goal, and calls to reach it. The engine checks whether it is reached.
 
 A puzzle is a scenario (see `scenario`) that stops before the interesting part, and a few keys more:
 
@@ -99,9 +99,9 @@ class Strip:
     num_found: int
     """Number of these blocks that its last lookup found."""
     differs_at: int | None
-    """Number of the first word that differs from every prompt that came before, or `None` if no word does."""
+    """Number of the first word that differs from every earlier prompt, or `None` if no word does."""
     differs_from: str
-    """The request whose prompt is the same up to there; empty if no word differs."""
+    """The request whose prompt is equal up to this word. Empty if no word differs."""
 
 
 def puzzle_names() -> list[str]:

@@ -59,7 +59,7 @@ def _allocation(request: str, span: Span) -> str:
     else:
         told += f"{request} needed no new block."
     if evicted:
-        told += f" {_blocks(evicted)} lost the old block hash: what was cached there is evicted. {_rule('I10')}"
+        told += f" {_blocks(evicted)} lost the old block hash: the old content is evicted. {_rule('I10')}"
     return told
 
 

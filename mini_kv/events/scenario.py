@@ -210,7 +210,7 @@ def translated(scenario: Scenario, lang: str, told: dict[str, Any]) -> Scenario:
 
 
 def _translated_step(step: Step, told: dict[str, Any]) -> Step:
-    """Return the step with the texts of a translation. A line break does not become a space: Chinese has none."""
+    """Return the step with the texts of a translation. Line breaks are removed, because Chinese has no spaces."""
     if step.predict is None:
         return replace(step, say=_joined(told["say"]))
     choices = tuple(

@@ -1,16 +1,16 @@
 """The labs' harness: finds the code to run, runs the tests on it, prints the error in a few drawn lines.
 
-The imports of a lab's files are here: `todo` for the starter, `points` for the tests. The rest, in reading order: `lab`
-(what a lab is), `learner_parts` (what an engine can take of a learner's), `implementation` (LAB_IMPL: whose code
-runs), `fixture` (what a test gets in hand), `time_limit` (how long it may take), `naive`, `lives` and `slot_worker`
-(to compare with: a slow cache and scheduler, random lives, a worker that remembers what lies where), `small_tree` (a
-radix tree of plain nodes), `small_pool` (a pool of plain lists, for a further part), `arena` (the workloads of
-lab-13), `second_home` (what lab-14 is about), `failure` (the message), `scoreboard`, `misconception` (naming the idea
-behind a wrong answer), `learner_state`, `progress` and `export` (results kept and passed on), `judge` (is it
-what it was?), `plugin` (pytest's hooks), `commands` (the learner's verbs of `mini-kv`), `shrink` (the fewest steps that
-fail), `audit` (are the tests any good?), `kernels` (what a lab about Triton needs), `own_engine` (the engine with a
-learner's parts), `course` (what an instructor says of a course), `grading` (a class: hand-ins, marks, the gradebook, a
-release).
+The functions that a lab's files import are here: `todo` for the starter, `points` for the tests. The other modules, in
+reading order: `lab` (a lab's data), `learner_parts` (the parts that an engine can take from a learner),
+`implementation` (LAB_IMPL: the code that runs), `fixture` (the fixture of a test), `time_limit` (its limits), `naive`,
+`lives` and `slot_worker` (for comparisons: a slow cache and scheduler, random lives, a worker that records the content
+of each slot), `small_tree` (a radix tree of plain nodes), `small_pool` (a pool of plain lists, for a further part),
+`arena` (the workloads of lab-13), `second_home` (the pool and store of lab-14), `failure` (the message), `scoreboard`,
+`misconception` (names the belief that leads to a wrong answer), `learner_state`, `progress` and `export` (stored
+results), `judge` (detects changes of the judge), `plugin` (pytest's hooks), `commands` (the learner's commands of
+`mini-kv`), `shrink` (the fewest steps that fail), `audit` (checks the tests), `kernels` (tools for labs about Triton),
+`own_engine` (the engine with a learner's parts), `course` (an instructor's settings), `grading` (a class: hand-ins,
+marks, the gradebook, a release).
 """
 
 from collections.abc import Callable

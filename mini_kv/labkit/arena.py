@@ -1,7 +1,7 @@
 """The arena of lab-13: five workloads, and the hits of a policy on each.
 
-A prompt is a list of words, and a word fills a block. Each workload is made from a seed, so all policies run the same
-one. A request ends before the next one arrives.
+A prompt is a list of words, and a word fills a block. Each workload is made from a seed, so all policies get the same
+requests. A request ends before the next one arrives.
 """
 
 import random
@@ -18,7 +18,7 @@ from mini_kv.policy.eviction import Policy, parts_of
 NUM_BLOCKS = 60
 """Blocks of every arena's pool, without the null block."""
 BLOCK_SIZE = 2
-"""A word is two tokens: a block of one would let the last token, which is always computed, have a hash."""
+"""Tokens per word and block. In a block of 1 token, the last token, which is always computed, would have a hash."""
 Words = list[int]
 
 
@@ -91,7 +91,7 @@ class Score:
     """Number of words with a hit."""
     num_words: int
     microseconds: float
-    """CPU time of the policy's own verbs, per word. It varies from run to run, the hits do not."""
+    """CPU time of the policy's own methods, per word. It varies from run to run. The hits do not."""
 
     @property
     def percent(self) -> float:
@@ -139,5 +139,5 @@ def ceiling(prompts: Sequence[Words], num_blocks: int = NUM_BLOCKS) -> Score:
 
 
 def workload(name: str) -> list[Words]:
-    """Return the prompts of that workload."""
+    """Return the prompts of the workload with this name."""
     return WORKLOADS[name](random.Random(f"arena {name}"))

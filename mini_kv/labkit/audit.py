@@ -3,9 +3,9 @@
     python -m mini_kv.labkit.audit lab-05
     python -m mini_kv.labkit.audit lab-05 --show never-looks     one wrong version, as a difference from the right one
 
-Right: the solution and every alternative get full marks, for 200 seeds of the random tests. None: the starter gets no
-points and every test says TODO. Wrong: every mutant of the learner's functions and every bug put into the engine is
-caught, and every test catches at least one.
+Right code: the solution and every alternative get full marks, for 200 seeds of the random tests. The empty starter gets
+no points, and every test reports TODO. Wrong code: the tests catch every mutant of the learner's functions and every
+bug in the engine, and every test catches at least one of them.
 """
 
 import argparse
@@ -55,11 +55,11 @@ class Mutant:
     module: str | None = None
     """Module of the engine, or `None` for the lab's solution."""
     function: str | None = None
-    """The function whose tests must catch it. Needed if the text is in another function, or in none."""
+    """The function whose tests must catch it. Needed if the text is in another function or outside of functions."""
     ask: str = ""
     """A question whose answer contradicts the belief."""
     spellings: Sequence[str | Sequence[str]] = ()
-    """Other spellings of the same belief: each is another `new`, or a pair of another `old` and its `new`."""
+    """Other spellings of the same belief: each is another `new`, or a pair of another `old` and `new`."""
 
     @property
     def belief(self) -> str:
@@ -69,7 +69,7 @@ class Mutant:
     def apply(self, text: str) -> str:
         """Return the text with the replacement made. Raises `ValueError` unless `old` occurs exactly once."""
         if text.count(self.old) != 1:
-            raise ValueError(f"mutant {self.id}: its text stands {text.count(self.old)} times, it should stand once")
+            raise ValueError(f"mutant {self.id}: its text occurs {text.count(self.old)} times, it must occur once")
         return text.replace(self.old, self.new)
 
     def all_spellings(self) -> list["Mutant"]:
@@ -130,7 +130,7 @@ def audit_lab(folder: Path, *, write: bool = False) -> Audit:
     _audit_generated(audit, write)
     _audit_learner_files(audit)
     if audit.lab.needs == "C" and "torch" in sys.modules and not had_torch:
-        audit.findings.append("the lab says that it needs no torch, but its tests imported it")
+        audit.findings.append("lab.toml does not list torch as needed, but the lab's tests imported it")
     return audit
 
 
@@ -150,7 +150,7 @@ def _audit_right_code(audit: Audit) -> None:
                 audit.findings.append(f"{name}, LAB_SEED={seed}: not passed: {', '.join(wrong)}")
     worth = sum(result.points for result in results)
     if worth != audit.lab.points:
-        audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth {worth}")
+        audit.findings.append(f"lab.toml has {audit.lab.points} points, the tests are worth {worth}")
 
 
 def _audit_starter(audit: Audit) -> None:
@@ -195,10 +195,10 @@ def _functions(text: str) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def audit_mutants(audit: Audit) -> None:
-    """Run each spelling of each mutant; note what catches it, and the belief that its functions get.
+    """Run each spelling of each mutant. Note the tests that catch it, and the belief that its functions get.
 
-    No mutant may get another's name, not even for a function that only suffers from it. Two that look alike to a
-    function's tests ask for a test that tells them apart, or are one belief.
+    No mutant may get another's belief, not even for a function that is only affected by it. If two mutants give the
+    same results in a function's tests, add a test that distinguishes them, or make them one belief.
     """
     spellings = [spelling for mutant in load_mutants(audit.lab) for spelling in mutant.all_spellings()]
     tests_of = _tests_by_function(audit.lab)
@@ -221,10 +221,10 @@ def audit_mutants(audit: Audit) -> None:
 
 
 def _tests_by_function(lab: Lab) -> dict[str, set[str]]:
-    """Return the tests in which each function of the solution runs. One that is not in here may matter to every test.
+    """Return the tests in which each function of the solution runs. A function without an entry may affect every test.
 
-    A test that never runs a function passes as well if that function is wrong: it need not be run again. Threads are
-    not watched, nor what an earlier test left in a cache: no lab uses either.
+    A test that never runs a function passes even if that function is wrong, so it need not run again. Threads and
+    caches that an earlier test filled are not watched, because no lab uses them.
     """
     watcher = _Watcher(str((lab.solutions / "solution.py").resolve()))
     if any(result.state is not State.PASS for result in _run_lab(lab, watcher.file, plugin=watcher)):
@@ -234,7 +234,7 @@ def _tests_by_function(lab: Lab) -> dict[str, set[str]]:
 
 
 def _function_around(lab: Lab, mutant: Mutant) -> str:
-    """Return the function or `Class.method` of the solution in whose body the mutant's text stands; "" if in none."""
+    """Return the function or `Class.method` of the solution that contains the mutant's text, or "" if none does."""
     solution = _source_of(lab, mutant)
     first = solution.count("\n", 0, solution.index(mutant.old)) + 1
     last = first + mutant.old.count("\n")
@@ -270,7 +270,7 @@ def run_text(lab: Lab, name: str, text: str, tests: Collection[str] | None = Non
 
 
 def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
-    """Return the function whose tests are to show the mutant. `None`: all that fail, as if a helper is wrong."""
+    """Return the function whose tests must show the mutant. `None`: every failing test counts, as for a helper."""
     solution = (lab.solutions / "solution.py").read_text(encoding="utf-8")
     start = solution.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
     line = solution.count("\n", 0, start) + 1
@@ -281,7 +281,7 @@ def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
 
 
 def _audit_generated(audit: Audit, write: bool) -> None:
-    """Compare what is generated for learners with what is stored, or store it."""
+    """Compare the files that are generated for learners with the stored ones, or store them."""
     stored = fingerprint_file(audit.lab)
     text = json.dumps(audit.beliefs, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     if write:
@@ -291,7 +291,7 @@ def _audit_generated(audit: Audit, write: bool) -> None:
 
 
 def _audit_learner_files(audit: Audit) -> None:
-    """Every function has three hints; the lab has at least three questions, each about a test that exists."""
+    """Check that every function has three hints, and that the lab has three questions or more about existing tests."""
     hints = tomllib.loads((audit.lab.folder / "hints.toml").read_text(encoding="utf-8"))
     for function in audit.lab.functions:
         if len(hints.get(function.name, {}).get("levels", ())) != 3:
@@ -308,11 +308,11 @@ def _audit_learner_files(audit: Audit) -> None:
 
 
 def _audit_decoration(audit: Audit) -> None:
-    """Every test that is worth points must catch a mutant; one that waits for its parent is given its chance."""
+    """Check that every test with points catches a mutant."""
     useful = {test for tests in audit.kills.values() for test in tests}
     for result in _run_lab(audit.lab, str(audit.lab.solutions / "solution.py")):
         if result.points and result.test not in useful:
-            audit.findings.append(f"{result.test} catches no mutant: it is decoration")
+            audit.findings.append(f"{result.test} catches no mutant: it checks nothing")
 
 
 def _note_score(audit: Audit, name: str, results: Sequence[LabResult]) -> None:
@@ -321,7 +321,7 @@ def _note_score(audit: Audit, name: str, results: Sequence[LabResult]) -> None:
 
 
 class _Collector:
-    """A pytest plugin that hands the engine's bug to the labs' fixture, and keeps the lab's results."""
+    """A pytest plugin that passes the engine's bug to the labs' fixture, and keeps the lab's results."""
 
     results: list[LabResult]
 
@@ -347,7 +347,7 @@ class _Chosen:
 
 
 class _Watcher:
-    """A pytest plugin that notes in which tests each function of a file runs."""
+    """A pytest plugin that records the tests in which each function of a file runs."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -396,7 +396,7 @@ def _run_lab(
     engine_bug: Mapping[str, Any] | None = None,
     plugin: object | None = None,
 ) -> list[LabResult]:
-    """Run the lab's tests on this implementation, in this process, in silence; return the results."""
+    """Run the lab's tests on this implementation in this process without output. Return the results."""
     collector = _Collector(engine_bug or {})
     variables = {"LAB_IMPL": lab_impl, "LAB_SEED": str(seed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no lab needs one
     with _environment(**variables), redirect_stdout(io.StringIO()) as out:
@@ -423,10 +423,10 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def engine_bug(mutant: Mutant) -> dict[str, Any]:
-    """Return the classes and functions of an engine's module with the bug in it, by name.
+    """Return the classes and functions of an engine's module with the bug, by name.
 
-    The changed source is loaded beside the real module, which stays as it is. A test's cache is built from what is in
-    here: see `LabUnderTest.engine`.
+    The changed source is loaded as a second module, so the real module is unchanged. A test's cache is built from the
+    returned objects: see `LabUnderTest.engine`.
     """
     if mutant.module is None:
         raise ValueError(f"mutant {mutant.id} names no module of the engine")
@@ -441,11 +441,11 @@ def engine_bug(mutant: Mutant) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Audit labs by name, and print all scores and the tests that catch each mutant. Return 1 for a fault, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m mini_kv.labkit.audit", description="Are a lab's tests any good?")
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.labkit.audit", description="Check a lab's tests.")
     parser.add_argument("labs", nargs="+", metavar="LAB", help="such as lab-05")
     parser.add_argument("--write", action="store_true", help="store the fingerprints and the pristine starter")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--show", metavar="ID", help="print a wrong version beside the right one, and run nothing")
+    parser.add_argument("--show", metavar="ID", help="print the changes of a wrong version, and run nothing")
     args = parser.parse_args(argv)
     if args.show:
         try:

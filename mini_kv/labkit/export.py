@@ -92,13 +92,13 @@ ROWS
 
 
 def remove_old(path: str | None) -> None:
-    """Remove an earlier file of results. After a crash it would otherwise pass for the results of this run."""
+    """Remove an earlier file of results. After a crash it could be mistaken for the results of this run."""
     if path is not None and Path(path).is_file():
         Path(path).resolve().unlink()
 
 
 def write_exports(paths: dict[str, str | None], results: Sequence[LabResult], *, over: bool = True) -> None:
-    """Write the requested files. The mapping is option to path, or to `None`. A pipe takes one text, at the end."""
+    """Write the requested files. `paths` maps each option to a path or `None`. A pipe is written only at the end."""
     for option, path in paths.items():
         if path is None:
             continue

@@ -63,7 +63,7 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
 
 
-BROKE_DOWN = "the test broke down on what your code has left behind"
+BROKE_DOWN = "the test raised an error while it read the result of your code"
 
 
 def describe_break_down(error: BaseException, result: LabResult) -> str:
@@ -76,14 +76,14 @@ def describe_break_down(error: BaseException, result: LabResult) -> str:
 
 
 def _why(error: BaseException, why: str) -> str:
-    """Return the reason to show: the failure's own, else the test's, or none for code that broke down."""
+    """Return the reason to show: the failure's own, else the test's, or none for code that raised an exception."""
     if isinstance(error, LabFailure):
         return error.why or why
     return why if isinstance(error, KVCacheError) else ""
 
 
 def _at(error: BaseException, at: str, source: str) -> list[str]:
-    """Return the part with the learner's line, if one of its lines is to blame."""
+    """Return the part with the learner's line, if one of these lines caused the error."""
     if isinstance(error, LoadError | SyntaxError):
         return []  # the message says where
     if isinstance(error, LabFailure):
@@ -135,7 +135,7 @@ def _what(error: BaseException, at: str) -> list[str] | None:
         raised = isinstance(error.__cause__, KeyboardInterrupt)
         return ["the code raised KeyboardInterrupt" if raised else "the code called exit()"]
     if isinstance(error, MemoryError):
-        return ["no memory is left: the code asked for more than a test may take"]
+        return ["out of memory: the code needs more than a test may use"]
     if isinstance(error, KVCacheError) or at:
         return textwrap.wrap(f"{type(error).__name__}: {error}".removesuffix(": "), WIDTH)[:4]
     return None
@@ -217,7 +217,7 @@ def compared(want: object, got: object) -> list[str]:
         if _marks(want, got):
             lines.append("             " + _marks(want, got))
         if skipped:
-            lines.append(f"             the first {skipped} of both are equal and left out")
+            lines.append(f"             the first {skipped} of both are equal and omitted")
     lines = [" ".join(line.splitlines()) for line in lines]  # a value may print itself on several lines
     return [(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...").rstrip() for line in lines]
 
@@ -225,7 +225,7 @@ def compared(want: object, got: object) -> list[str]:
 def _told(value: object) -> str:
     """Return `repr(value)`. For an iterator return its type name, because its repr is only an address."""
     if isinstance(value, Iterator):
-        return f"an iterator ({type(value).__name__}), which can be walked through once"
+        return f"an iterator ({type(value).__name__}), which can be read only once"
     return repr(value)
 
 

@@ -81,7 +81,7 @@ class WatchedKVCacheManager(TracedKVCacheManager):
         """Admit a request without the learner's code, for tests of other functions. There must be room."""
         request = self.manager.new_request(request_id, token_ids)
         if prefill(self, request) is None:
-            raise ValueError(f"the test has no room for {request_id}")
+            raise ValueError(f"the pool of the test has no room for {request_id}")
         return request
 
 
@@ -112,7 +112,7 @@ class LabUnderTest:
         self.notes: list[Note] = []
         """Notes and comparisons of this test in order. Together with the calls of its cache they are its story."""
         self.charged = ""
-        """The function that a failure is charged to. "": the one that the test checks."""
+        """The function that a failure is attributed to. "": the function that the test checks."""
         self.drawing: Callable[[], Frame] | None = None
         """Returns the state that a failure shows."""
         self.cards: Sequence[Card] = ()
@@ -194,11 +194,11 @@ class LabUnderTest:
         )
 
     def charge(self, function: str) -> None:
-        """Charge failures from here on to this function, in tests that call several."""
+        """Attribute later failures to this function, in tests that call several."""
         self.charged = function
 
     def draw(self, frame: Callable[[], Frame]) -> None:
-        """Show the result of this function in a failure, for a lab with a pool of its own."""
+        """Show the result of this function in a failure, for a lab that has its own pool."""
         self.drawing = frame
 
     def check_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:

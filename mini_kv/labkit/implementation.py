@@ -64,7 +64,7 @@ def check_choice(choice: str, invocation_dir: Path) -> None:
     if _module_exists(choice):
         return
     raise ImplementationError(
-        f"LAB_IMPL={shown(choice)} is no implementation: no such keyword, file, folder or module.\n{_advice(choice)}"
+        f"LAB_IMPL={shown(choice)} is not a keyword, a file, a folder or a module.\n{_advice(choice)}"
     )
 
 
@@ -115,8 +115,8 @@ def resolve(choice: str, lab: Lab, num_labs: int, invocation_dir: Path) -> Imple
         found = [file for file in files if file.is_file()]
         if not found:
             raise ImplementationError(
-                f"LAB_IMPL={choice!r} holds nothing for {lab.lab_id}.\n"
-                f"It should hold {lab.lab_id}.py or {lab.lab_id}/starter.py."
+                f"LAB_IMPL={choice!r} has no file for {lab.lab_id}.\n"
+                f"It must contain {lab.lab_id}.py or {lab.lab_id}/starter.py."
             )
         return _from_file(lab, choice, found[0])
     if path.is_file():
@@ -141,7 +141,7 @@ def load_file(file: Path) -> ModuleType:
     name = f"mini_kv_lab_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise LoadError(f"{file} is no Python file")
+        raise LoadError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # a dataclass looks its own module up while it is being made
     try:

@@ -1,13 +1,13 @@
-"""The judge, function by function, to detect changes by the code that ran beside it."""
+"""The functions of the judge (mini_kv and pytest), to detect changes by the code that ran in the same process."""
 
 import sys
 from typing import Any
 
 
 def functions_of_the_judge() -> dict[str, Any]:
-    """Return every function of mini_kv and of pytest by its name, as it is in its module or class now.
+    """Return every function of mini_kv and pytest by name, as it is in its module or class now.
 
-    And for each class the names of its methods, as one text: the same object as long as they are the same.
+    For each class also return the names of its methods as one interned text. It is the same object until they change.
     """
     found = {}
     for module_name, module in list(sys.modules.items()):

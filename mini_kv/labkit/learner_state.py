@@ -3,7 +3,7 @@
     update_state(folder, "hints", change)      read, change and write, with other runs locked out
     read_state(folder, "hints")                only look
 
-Neither raises for the content of the disk. They print one sentence about the error and use the readable entries.
+Neither function raises an error for a damaged file. Both print one sentence about it and use the readable entries.
 """
 
 import errno
@@ -44,7 +44,7 @@ def read_state(folder: Path, name: str, tell: Tell = on_stderr) -> State:
     """Return the valid entries under that name. The disk is unchanged."""
     entries, problem = _read(_file(folder, name))
     if problem:
-        tell(f"{problem}; it is left as it is")
+        tell(f"{problem}; it is not changed")
     return entries
 
 
@@ -64,7 +64,7 @@ def update_state(folder: Path, name: str, change: Callable[[State], object], tel
                 tell(f"{problem}; it is kept as {_put_aside(folder, file)}")
             _write(file, entries)
     except OSError as error:
-        tell(f"nothing can be remembered: {error.filename or folder}: {error.strerror}")
+        tell(f"no progress can be saved: {error.filename or folder}: {error.strerror}")
         entries, _ = _read(file)
         change(entries)
     return entries
@@ -107,7 +107,7 @@ def _take_lock(file: IO[bytes]) -> bool:
 
 
 def backup_path(folder: Path, name: str) -> Path:
-    """Return a path in the folder `backup`, which is made if it is missing, that does not exist yet."""
+    """Return a new path in the folder `backup`. Make the folder if it is missing."""
     kept = folder / "backup"
     kept.mkdir(parents=True, exist_ok=True)
     first = kept / f"{Path(name).stem}-{time.strftime('%Y%m%d-%H%M%S')}{Path(name).suffix}"
@@ -133,21 +133,21 @@ def _read(file: Path) -> tuple[State, str]:
     """Return the valid entries, and the error in the file, if there is one."""
     try:
         if file.exists() and not file.is_file():
-            return {}, f"{file} is no file"
+            return {}, f"{file} is not a file"
         content = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}, ""
     except OSError as error:
         return {}, f"{file} cannot be read: {error.strerror or error}"
     except (ValueError, RecursionError):
-        return {}, f"{file} is damaged: it is no JSON"
+        return {}, f"{file} is damaged: it is not JSON"
     return _entries(file, content)
 
 
 def _entries(file: Path, content: Any) -> tuple[State, str]:
     """Return the valid entries of a file's content, and the errors of the others."""
     if not isinstance(content, dict):
-        return {}, f"{file} is damaged: it holds no table"
+        return {}, f"{file} is damaged: it is not a JSON object"
     version = content.get("version", 0)
     if type(version) is not int or not 0 <= version <= VERSION:
         return {}, f"{file} is of version {str(version)[:20]}, and this mini_kv reads up to {VERSION}"
@@ -156,7 +156,7 @@ def _entries(file: Path, content: Any) -> tuple[State, str]:
         return {}, f"{file} is damaged: it has no entries"
     good = {key: entry for key, entry in entries.items() if _fits(entry, SHAPES[file.stem])}
     wrong = [key for key in entries if key not in good]
-    return good, f"{file} is damaged: {wrong[0][:40]!r} makes no sense" if wrong else ""
+    return good, f"{file} is damaged: the entry {wrong[0][:40]!r} is invalid" if wrong else ""
 
 
 def _fits(value: Any, shape: Any) -> bool:

@@ -54,8 +54,8 @@ def random_life(
 
     Args:
         rng: source of all random choices.
-        num_steps: number of steps. A step of a request is left out while there is none.
-        shares: verbs with their shares of the steps, `COMES` and `LEAVES` among them.
+        num_steps: number of steps. A step for a request is left out while there is no request.
+        shares: verbs with their shares of the steps, including `COMES` and `LEAVES`.
         stems: beginnings to choose from.
         max_tail: most tokens after a request's stem.
         of_cache: verbs without a request.
@@ -193,5 +193,5 @@ def scramble(kv: Any) -> None:
 
 
 def _pool_of(kv: Any) -> Any:
-    """Return the manager's pool; a pool itself."""
+    """Return the manager's pool. Return a pool unchanged."""
     return getattr(kv, "block_pool", kv)

@@ -18,8 +18,8 @@ from mini_kv.labkit.scoreboard import LabResult, State
 def fingerprints(results: Sequence[LabResult]) -> dict[str, str]:
     """Return a digest per function with a failed test.
 
-    Property tests are left out, for what they see depends on a seed; so are tests that saw nothing, as after a timeout.
-    A run of a part of the tests, or one in which a test of the function is to do, has a digest that no whole run has.
+    Property tests are left out, because their values depend on a seed. Tests without values, as after a timeout, are
+    left out too. If only a part of the tests ran, or a test is TODO, the digest differs from that of every whole run.
     """
     digests = {}
     for function in dict.fromkeys(result.function for result in results):

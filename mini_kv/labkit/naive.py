@@ -116,7 +116,7 @@ class NaiveCache(NaiveTables[tuple[int, ...]]):
 
 
 class NaiveScheduler(NaiveCache):
-    """A scheduler on lists of names: no statuses, and no requests beyond their tokens."""
+    """A scheduler on lists of names: it has no statuses, and its requests are only tokens."""
 
     def __init__(
         self, num_blocks: int, block_size: int, *, max_num_batched_tokens: int, max_num_seqs: int, reserved_blocks: int
@@ -183,7 +183,7 @@ class NaiveScheduler(NaiveCache):
         return min(len(self.tokens[name]) - self.computed[name], left)
 
     def computed_after(self, name: str, num_new: int) -> list[int]:
-        """Return the request's computed tokens after that many more."""
+        """Return the request's computed tokens after `num_new` more."""
         return self.tokens[name][: self.computed[name] + num_new]
 
     def finish(self, step: dict[str, int], next_token: Callable[[Sequence[int]], int]) -> dict[str, tuple[int, str]]:

@@ -1,7 +1,7 @@
-"""pytest's hooks: TODO and WAIT as states of their own, drawn failures, points, the scoreboard.
+"""pytest's hooks: the states TODO and WAIT, drawn failures, points, the scoreboard.
 
-The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone.
-Under pytest-xdist tests run in workers; the process that started them gathers the results and tells them.
+The root `conftest.py` registers this module with pytest. Tests outside `labs/` are unchanged.
+Under pytest-xdist tests run in workers. The process that started them collects and prints the results.
 """
 
 import faulthandler
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         default=TIME_LIMIT_S,
         help=f"seconds that a lab's test may compute (default {TIME_LIMIT_S}); waiting is allowed {WAIT} times as long",
     )
-    group.addoption("--brief", action="store_true", help="tell one failure in full and count the others: mini-kv run")
+    group.addoption("--brief", action="store_true", help="print one failure in full and count the others: mini-kv run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -112,7 +112,7 @@ def _choice() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spare the garbage collector what pytest and the tests are made of; take from learners' code what ends Python."""
+    """Freeze the objects that exist now, so that the collector need not scan them. Replace `os._exit` for learners."""
     gc.freeze()
     if _is_learners(session.config):
         patch = pytest.MonkeyPatch()
@@ -136,7 +136,7 @@ def changed(config: pytest.Config) -> list[str]:
 
 
 def _exit(status: int) -> None:
-    """Stand in for `os._exit`: a child of this process may end in silence, a test may not."""
+    """Replace `os._exit`. A child process may end without a message. A test may not."""
     if os.getpid() != PROCESS:
         end_python(status)
     raise SystemExit(status)
@@ -175,7 +175,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _import_what_it_needs(lab: Lab) -> None:
-    """Import PyTorch and Triton before any test's clock runs, for it takes seconds."""
+    """Import PyTorch and Triton before any test's clock runs, because this takes seconds."""
     if lab.needs != "C":
         importlib.import_module("torch").set_num_threads(1)  # threads only cost where tensors are tiny
     if lab.needs == "K":
@@ -185,7 +185,7 @@ def _import_what_it_needs(lab: Lab) -> None:
 def _new_result(lab: Lab, item: pytest.Item) -> LabResult:
     marker = item.get_closest_marker("lab")
     if marker is None:
-        raise pytest.UsageError(f"{item.nodeid} has no @points: every test of a lab says what it is worth")
+        raise pytest.UsageError(f"{item.nodeid} has no @points: every test of a lab needs its points")
     values = marker.kwargs
     return LabResult(lab, item.name, values["points"], values["function"], values["stage"], values["after"])
 
@@ -204,12 +204,12 @@ def lab(request: pytest.FixtureRequest) -> LabUnderTest:
 
 @pytest.fixture
 def torch() -> ModuleType:
-    """Return PyTorch, for the tests of a lab that needs it. Their file does not import it, so it loads without."""
+    """Return PyTorch, for the tests of a lab that needs it. Their file can be loaded without PyTorch."""
     return importlib.import_module("torch")
 
 
 def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleType:
-    """Return the learner's module; whatever loading it raises is raised once, and then the other tests wait."""
+    """Return the learner's module. If loading it fails, raise the error in the first test, and let the others wait."""
     loaded = config.stash[LOADED]
     if implementation.source not in loaded:
         loaded[implementation.source] = None
@@ -267,7 +267,7 @@ def pytest_enter_pdb(config: pytest.Config) -> None:
 
 
 def _write_results(config: pytest.Config, ends_in: LabResult | None = None) -> None:
-    """Write the files that were asked for: at the end, and before each test what it will be if Python ends in it."""
+    """Write the requested files at the end, and before each test, with the test as failed in case Python ends in it."""
     if hasattr(config, "workeroutput"):
         return
     results = list(config.stash[RESULTS].values())
@@ -277,7 +277,7 @@ def _write_results(config: pytest.Config, ends_in: LabResult | None = None) -> N
 
 
 def _end_python(item: pytest.Item) -> None:
-    """End this process, for nothing else ends the code that runs; with all results so far where they belong."""
+    """End this process, because the running code cannot be stopped. Write and print all results so far first."""
     config = item.config
     result = config.stash[RESULTS][item.nodeid]
     source = config.stash[IMPLEMENTATIONS][result.lab.lab_id].file
@@ -328,7 +328,7 @@ def pytest_runtest_makereport(
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning and the end of what was printed."""
+    """Return the beginning and the end of a printed text."""
     if len(text) <= PRINTED:
         return text
     half = PRINTED // 2
@@ -344,7 +344,7 @@ def _state_of(error: BaseException) -> State:
 def _set_message(
     item: pytest.Item, report: pytest.TestReport, result: LabResult, excinfo: pytest.ExceptionInfo[BaseException]
 ) -> None:
-    """Put the drawn message in place of the traceback; keep the traceback with -vv, and for errors of the harness."""
+    """Replace the traceback by the drawn message. Keep the traceback with -vv and for errors of the harness."""
     error = excinfo.value
     if result.state is not State.FAIL:
         result.message = str(error)
@@ -369,7 +369,7 @@ def _set_message(
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Show TODO and WAIT as states of their own, so that the list of failures starts with a real problem."""
+    """Show TODO and WAIT as separate states, so that the list of failures starts with a real problem."""
     state = getattr(report, "lab_state", None)
     if state == State.TODO:
         return "todo", "T", "TODO"
@@ -396,7 +396,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _printed_first(terminalreporter: Any) -> str:
-    """Return the output of the first failing test: learners look into their code with print()."""
+    """Return the output of the first failing test, because learners debug their code with print()."""
     failures = terminalreporter.stats.get("failed", ())
     return "".join(text for name, text in failures[0].sections if name.startswith("Captured")) if failures else ""
 
@@ -417,7 +417,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End Python where it runs nothing but pytest: no thread, no `atexit` hook of the learner's has the last word."""
+    """End Python if it runs only pytest, so that no thread and no `atexit` hook of the learner runs afterwards."""
     if OVER in config.stash and _is_learners(config) and [*config.invocation_params.args] == sys.argv[1:]:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -425,11 +425,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _finish(config: pytest.Config) -> None:
-    """Name beliefs, write the files that were asked for, and remember how far the learner is."""
+    """Name beliefs, write the requested files, and store the learner's progress."""
     stash = config.stash
     touched = changed(config)
     if touched:
-        stash[NOTES].append(f"the code changed what is not its own, so nothing counts: {', '.join(touched)[:200]}")
+        stash[NOTES].append(f"the code changed functions of the judge, so no test counts: {', '.join(touched)[:200]}")
         for result in stash[RESULTS].values():
             result.state, result.message = State.FAIL, stash[NOTES][-1]
     _name_beliefs(config)
@@ -448,10 +448,10 @@ def _finish(config: pytest.Config) -> None:
 
 
 def _name_beliefs(config: pytest.Config) -> None:
-    """Add to the first failure of each function what the learner may believe, where that is known.
+    """Add the learner's possible belief, if one is known, to the first failure of each function.
 
-    Only now have all tests of a function ended. The failures are yet to be printed; JUnit's file has taken their texts
-    already, and gets properties.
+    All tests of a function must have ended before. The failures are printed later. JUnit's file already has their
+    texts, so it gets properties.
     """
     junit = [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "add_global_property")]
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
@@ -465,7 +465,7 @@ def _name_beliefs(config: pytest.Config) -> None:
 
 
 def _tell_again(config: pytest.Config, told: str, message: str) -> None:
-    """Put the message in place of what a report has told; the terminal prints it later."""
+    """Replace the text of a report by the message. The terminal prints it later."""
     stats = getattr(config.pluginmanager.get_plugin("terminalreporter"), "stats", {})
     for report in (*stats.get("failed", ()), *stats.get("error", ())):
         report.longrepr = message if report.longrepr == told else report.longrepr

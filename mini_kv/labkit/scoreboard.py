@@ -17,7 +17,7 @@ ENDED = "Python ended in this test, before the test did"
 """Message of a running test in the files. It remains if Python is killed, or if C code runs until the time is over."""
 
 ACTS_AS_IF = "your code acts as if "
-"""How a belief is told: of a slip it is as true as of a misunderstanding."""
+"""First words of a belief. They are true for a slip as well as for a misunderstanding."""
 
 
 @unique
@@ -55,7 +55,7 @@ class LabResult:
 
     @property
     def short_function(self) -> str:
-        """The function's name, without its class where that is enough to tell it."""
+        """The function's name, without its class if the name alone is unique."""
         return self.lab.short_name(self.function)
 
     @property
@@ -65,7 +65,7 @@ class LabResult:
 
 
 def all_ran(lab: Lab, results: Sequence[LabResult]) -> bool:
-    """Return whether all tests of the lab ran, none left out by `-k`, a node's name or an early end."""
+    """Return whether all tests of the lab ran: none was left out by `-k`, a node's name or an early end."""
     return sum(result.points for result in results if result.state is not State.NOT_RUN) == lab.points
 
 
@@ -117,7 +117,7 @@ def draw_brief(implementation: Implementation, results: Sequence[LabResult], pri
 
 
 def _others(failed: Sequence[LabResult]) -> list[str]:
-    """Return the line that counts the failures behind the first, and what is known of other functions; or nothing."""
+    """Return the number of failures after the first and the beliefs of other functions, or nothing."""
     if len(failed) == 1:
         return []
     first, *others = failed
@@ -136,7 +136,7 @@ def _ran(implementation: Implementation) -> str:
 
 
 def _relative(source: str) -> str:
-    """Return the path as seen from the working directory; a module's name stays what it is."""
+    """Return the path relative to the working directory. Return a module's name unchanged."""
     return relative(source) if os.path.isabs(source) else source
 
 
@@ -175,14 +175,14 @@ def _first_open(results: Sequence[LabResult]) -> LabResult | None:
 
 
 def _place(implementation: Implementation, result: LabResult) -> str:
-    """Return where the function of a test stands, and how long it takes to write if it is not written yet."""
+    """Return the location of a test's function, and the minutes to write it if it is still TODO."""
     function = next((f for f in implementation.lab.functions if f.name == result.function), None)
     minutes = f", about {function.minutes} minutes" if function is not None and result.state is State.TODO else ""
     return f"{_definition(implementation.source, result.function)} {result.function}{minutes}"
 
 
 def _lesson(lab: Lab) -> list[str]:
-    """Return the lesson, the place upstream, the parts that are the learner's now, and the next lab."""
+    """Return the lesson, the equivalents in vLLM, the learner's parts that the engine can use, and the next lab."""
     lines = ["", *_wrapped(lab.lesson), "", "  In vLLM 0.33:"]
     for function in lab.functions:
         lines += _wrapped(f"  {lab.short_name(function.name)}: {function.vllm}", more="      ")
@@ -198,7 +198,7 @@ def _lesson(lab: Lab) -> list[str]:
 
 
 def _following(lab: Lab) -> list[str]:
-    """Return where this lab goes further, if it does, and the lab after it."""
+    """Return the continuations of this lab, if there are any, and the next lab."""
     later = [other for other in all_labs(lab.root) if other.lab_id > lab.lab_id]
     more = [other for other in later if other.is_further and other.lab_id.startswith(lab.lab_id)]
     lines = []

@@ -12,7 +12,7 @@ class Entry:
     digest: bytes
     """`digest_of` its key and its payload, at the time of the store."""
     num_leases: int = 0
-    """Number of current users. With any, the entry is not evicted."""
+    """Number of current users. An entry with users is not evicted."""
 
 
 @dataclass(slots=True)

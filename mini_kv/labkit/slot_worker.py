@@ -67,7 +67,7 @@ class RememberingWorker:
         if end > num_known:
             known = f"{row.num_computed_tokens} of {num_known} tokens are computed"
             what = f"tokens of {row.request_id} that the step computes; the worker is told that {known}"
-            why = "a hit is computed already; what the step itself computes counts only when it is done"
+            why = "a hit is computed already; tokens of the step itself count only when it is done"
             raise LabFailure(what, f"at most {num_known - row.num_computed_tokens}", num_tokens, why)
         if end > len(row.block_ids[0]) * self.block_size:
             what = f"blocks that the worker knows of {row.request_id}"
@@ -80,7 +80,7 @@ class RememberingWorker:
             if found != past:
                 where = f"its token {position}, in block {row.block_ids[0][position // self.block_size]}"
                 what = f"whose keys and values {row.request_id} reads for {where}"
-                why = "what counts as computed must have been computed, for these very tokens"
+                why = "tokens that count as computed must have been computed, for exactly these tokens"
                 got = "none: nothing was written there" if found is None else found
                 raise LabFailure(what, f"those of token {past[-1]} after {past[:-1]}", got, why)
 

@@ -26,7 +26,7 @@ class SmallTree:
         self.root = SmallNode()
 
     def contents(self) -> dict[tuple[int, ...], list[int]]:
-        """Return the ids at each place, by all tokens from the root to there."""
+        """Return the block ids of each position in the tree, by all tokens from the root to it."""
         found: dict[tuple[int, ...], list[int]] = {}
         waiting: list[tuple[tuple[int, ...], SmallNode]] = [((), self.root)]
         while waiting:

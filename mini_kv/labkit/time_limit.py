@@ -1,4 +1,4 @@
-"""A limit of time for code that may not return, on every system with threads, and a limit of memory."""
+"""A time limit for code that may not return, on every system with threads, and a memory limit."""
 
 import _thread
 import argparse
@@ -34,7 +34,7 @@ def seconds_of(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"seconds are a number above 0, such as 30; this is not: {text[:20]}")
+        raise argparse.ArgumentTypeError(f"the seconds must be a number above 0, such as 30, not {text[:20]}")
     return seconds
 
 
@@ -56,7 +56,7 @@ class _Watcher(threading.Thread):
         self.last_resort = last_resort
         self.done = threading.Event()
         self.verdict = ""
-        """Why the time is over; "" while it is not."""
+        """The reason why the time is over, or "" while it is not."""
 
     def run(self) -> None:
         """Look until the code is done."""
@@ -65,7 +65,7 @@ class _Watcher(threading.Thread):
             if time.process_time() - computed > self.cpu_seconds:
                 self.verdict = f"no end after {self.cpu_seconds:g} s of computing: {REASON}"
             elif time.monotonic() - began > self.seconds:
-                self.verdict = f"no end after {self.seconds:g} s: it waits for what does not come, or never ends"
+                self.verdict = f"no end after {self.seconds:g} s: it waits for an event that never occurs, or it loops"
             if self.verdict and interrupts < INTERRUPTS:
                 interrupts += 1
                 _interrupt_main()
@@ -73,7 +73,7 @@ class _Watcher(threading.Thread):
                 self.last_resort()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """Answer an interruption: ours, or Ctrl-C."""
+        """Handle an interruption: that of the time limit, or Ctrl-C."""
         if not self.verdict:
             raise Interrupted
         if not self.done.is_set():
@@ -120,8 +120,8 @@ def time_limit(
 def hard_limit(seconds: float, cpu_seconds: float, stderr: int) -> Iterator[None]:
     """Let the system end this process soon after its time is over, because code in C may keep Python's lock.
 
-    The exit status is not 0 then, and the lines that ran are written to `stderr`, the number of an open file. Where
-    there are no signals, as on Windows, only the clock on the wall counts.
+    Then the exit status is not 0, and the running lines are written to `stderr`, the number of an open file. On a
+    system without signals, such as Windows, only the wall-clock time counts.
     """
     if sys.platform == "emscripten":
         yield

@@ -20,7 +20,7 @@ class Decode:
     """The result of a number of decode steps."""
 
     visits: tuple[int, ...]
-    """Requests that each step visited."""
+    """Number of requests that each step visited."""
     tables: tuple[tuple[int, ...], ...]
     """The blocks of each request at the end."""
 

@@ -5,7 +5,7 @@
 No tokenizer is needed. Here a reader can count the tokens by hand:
 
     characters      the token is the character's number in Unicode
-    bytes           the token is a byte of the text in UTF-8: 1 a Latin letter, 3 a Chinese one
+    bytes           the token is a byte of the text in UTF-8: 1 per Latin letter, 3 per Chinese character
     words           the token is a number for each different word, in order of first appearance
 """
 
@@ -44,8 +44,8 @@ PRESETS = (
         "Friday. You are a helpful assistant. Answer briefly. What is a cache?",
     ),
 )
-"""The first two are modelled on two well-known texts on prefix caching, one in Chinese ("tell me a story about a brave
-knight", "... about a kind princess"), which say that the beginning is shared. The block size decides that."""
+"""The first two follow two well-known texts on prefix caching, one in Chinese ("tell me a story about a brave knight",
+"... about a kind princess"). They claim that the beginning is shared. In fact the block size decides that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Chain:
             return f"A prompt that does not fill a block of {size} has no block hash, so there is nothing to share."
         counts = f"{full[0]} and {full[1]} full blocks of {size}"
         if self.num_shared_blocks == 0:
-            return f"{counts}, and not one block hash in common: the chains part in the first block."
+            return f"{counts}, and no block hash in common: the chains differ from the first block on."
         noun = "block hash" if self.num_shared_blocks == 1 else "block hashes"
-        end = ": all that both have." if self.num_shared_blocks == min(full) else ", then the chains part for good."
+        end = ": all that both have." if self.num_shared_blocks == min(full) else ", then the chains are different."
         return f"{counts}. {self.num_shared_blocks} {noun} in common{end}"
 
     def _repr_html_(self) -> str:

@@ -2,9 +2,9 @@
 
 play                a scenario of the figure, made by the engine: a model runs, and its words are in the captions
 watch               the same, token by token
-run_prompts         the reader's own prompts as such a story
-three_pasts         one text without a cache, with a contiguous one, and out of blocks; how many tokens were computed
-with_guesses        one text with a word per step, and with guesses that a step checks; how many steps
+run_prompts         the same for the reader's own prompts
+three_pasts         one text without a cache, with a contiguous one, and with blocks; the number of computed tokens
+with_guesses        one text with a word per step, and with guesses that a step checks; the number of steps
 alone_and_in_company    the change of a request's logits by others in the batch
 guesses             the likeliest next tokens, with their probabilities
 answer              the text of a runner with a mistake, with and without poison

@@ -13,8 +13,8 @@ from mini_kv.core.request import Request
 def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[int] | None:
     """Admit all these requests with their whole prompts, or none. Return their hits in tokens, or `None` if refused.
 
-    It counts before it allocates, because an eviction for a request that is then refused would be a loss. Blocks that
-    requests of the same batch could share are not counted. So a batch that fits only by sharing is refused. Raises
+    It counts before it allocates, so that nothing is evicted for a batch that is then refused. Blocks that requests of
+    the same batch could share are counted for each of them, so a batch that fits only by sharing is refused. Raises
     `RepeatedRequestError`, with the state unchanged, if an id is in use or is twice in the batch.
     """
     ids = [request.request_id for request in requests]

@@ -61,7 +61,7 @@ class Lever:
         self.challenge = challenge
         self.met = [label for label in pictures if challenge and challenge.met(label)]
         if challenge and (not self.met or [*pictures][start] in self.met):
-            raise ValueError(f"a challenge is met by some position that is not the first to be seen: {self.met}")
+            raise ValueError(f"a challenge must be met by a position, but not by the start: {self.met}")
 
     def _repr_html_(self) -> str:
         labels = [*self.pictures]

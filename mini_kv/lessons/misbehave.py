@@ -4,8 +4,8 @@
     counters("none", "leak")        the operator's counters of two servers, side by side
     causes(case)                    the findings of `mini-kv explain` for its traffic and pool
 
-Two faults are in the traffic (a salt per user, a time near the top of the prompt), one in the limits (a storm of
-preemptions), and two in the engine, where a faulty part replaces another.
+Two faults are in the traffic (a salt per user, a time near the beginning of the prompt), one in the limits (a storm of
+preemptions), and two in the engine, where a faulty part replaces the engine's own.
 """
 
 from collections import Counter

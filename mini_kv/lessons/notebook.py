@@ -2,7 +2,7 @@
 
     Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, also for an exported page
     LivePlayer()                    the engine behind buttons; needs ipywidgets, anywidget and a running kernel
-    PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
+    PromptPlayer(run, prompts)      a field for prompts, and an engine with a model; needs the same
     ChainExplorer()                 two prompts and their block hashes; needs ipywidgets and a running kernel
 
 Each control takes the name of a challenge, and shows whether it is met. `kv_story.js` alone draws the figure. This

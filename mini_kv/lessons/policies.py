@@ -8,5 +8,5 @@ from mini_kv.policy.ranked import SeenTwice
 
 
 def play_seen_twice(scenario: Scenario) -> Iterator[PlayedStep]:
-    """Play a scenario in a cache that first evicts the blocks that were used only once."""
+    """Play a scenario in a cache that evicts blocks that were used only once before all others."""
     return ScenarioPlayer(scenario, parts_of(SeenTwice)).play()

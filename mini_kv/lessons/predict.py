@@ -80,7 +80,7 @@ def seen(question_id: str) -> str:
     """
     question = _question(question_id)
     if not question.seen:
-        raise ValueError(f"predictions.toml says of {question_id} no sentence of what is to be seen")
+        raise ValueError(f"predictions.toml has no sentence for the picture that answers {question_id}")
     return question.seen
 
 
@@ -112,7 +112,7 @@ def questions() -> dict[str, Question]:
             " ".join(values.get("seen", "").split()),
         )
         if question.answer not in question.choices or question.id in result:
-            raise ValueError(f"predictions.toml: {question.id} is there twice, or its answer is none of its choices")
+            raise ValueError(f"predictions.toml: {question.id} occurs twice, or its answer is not one of its choices")
         result[question.id] = question
     return result
 

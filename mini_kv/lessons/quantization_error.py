@@ -5,8 +5,8 @@ with such a channel keeps few digits of its own:
 
     tensor       all numbers share one scale                      the outlier sets it for all
     token        a token's numbers of one head share one          every token has the outlier: no better
-    channel      a channel of a head shares one, over the tokens  it keeps to itself
-    fp8          none: each number has an exponent of its own
+    channel      a channel of a head shares one, over the tokens  the outlier affects only its own channel
+    fp8          none: each number has its own exponent
 """
 
 import torch

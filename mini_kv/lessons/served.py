@@ -74,7 +74,7 @@ class Served:
         self.engine = self.service.engine
 
     def end(self) -> None:
-        """End it as TERM does: it lets requests finish."""
+        """End the server as TERM does, after its requests have finished."""
         self.server.should_exit = True
         self._thread.join()
 
@@ -113,7 +113,7 @@ class Served:
         return self.ask({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **fields}, headers=headers)
 
     def say_together(self, prompts: Iterable[str], **fields: Any) -> list[Reply]:
-        """Ask for the texts after several prompts, each as a client of its own, at the same time."""
+        """Request the texts after several prompts at the same time, each as a separate client."""
         replies: dict[str, Reply] = {}
         clients = [
             threading.Thread(target=lambda prompt=prompt: replies.update({prompt: self.say(prompt, **fields)}))
@@ -126,7 +126,7 @@ class Served:
         return list(replies.values())
 
     def open(self, prompt: str, **fields: Any) -> socket.socket:
-        """Begin a stream over a socket of its own, and return the socket. Closing it is how a client leaves."""
+        """Begin a stream over a new socket, and return the socket. Closing it disconnects the client."""
         body = {"prompt": prompt, "temperature": 0, "stream": True, "ignore_eos": True, **fields}
         payload = json.dumps(body).encode()
         client = socket.create_connection(("127.0.0.1", self.port), timeout=30)

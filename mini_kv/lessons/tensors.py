@@ -1,9 +1,9 @@
-"""The numbers behind the notebooks on slots, online softmax and quantisation: computed by the code that they explain.
+"""The numbers for the notebooks on slots, online softmax and quantisation, computed by the code that they explain.
 
 write_steps             a few steps written to a cache, with or without one of four mistakes, and read again
 follow_blocks           attention block by block: the running values, and the weight of each block so far
 share_of_the_second     two halves merged, by the larger weight of the second
-split_everywhere        attention cut in two at every place, against attention in one piece
+split_everywhere        attention split in two at every position, compared with attention in one piece
 errors_by_outlier       the error of 8 bits for keys with one large channel
 bytes_of_a_number       the bytes of a number and its part of a scale
 """

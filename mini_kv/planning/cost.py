@@ -157,7 +157,7 @@ class RequestCost:
 def request_cost(
     model: Served, card: Card, prompt_tokens: int, answer_tokens: int, *, batch: int, cached_tokens: int = 0
 ) -> RequestCost:
-    """Return the least time that a request takes, if `batch - 1` others of its kind share each step.
+    """Return the least time that a request takes, if `batch - 1` equal requests share each step.
 
     Args:
         model: the model that answers.

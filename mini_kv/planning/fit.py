@@ -106,7 +106,7 @@ class Fit:
     max_len: int
     """Tokens of the longest request."""
     step: int
-    """Most tokens that are scheduled and not yet computed."""
+    """The most tokens that are scheduled and not yet computed."""
 
     @property
     def concurrency(self) -> float:
@@ -125,7 +125,7 @@ class Fit:
 
     @property
     def blocks_per_request(self) -> int:
-        """Most blocks that a request of the greatest length holds."""
+        """The most blocks that a request of the greatest length holds."""
         return blocks_per_request(self.groups, self.max_len, self.step)
 
     def tokens_per_second(self, batch: int) -> float | None:

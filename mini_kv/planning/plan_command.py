@@ -28,7 +28,7 @@ from mini_kv.planning.models import Model, load_model
 MEMORY = 16.0
 """GiB of the cache, if neither a memory nor a GPU is given."""
 STEP = 8192
-"""Most tokens in flight, if nothing is given."""
+"""The most tokens in flight, if nothing is given."""
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
 BAR = 60
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         type=float,
         metavar="GIB",
-        help="memory of the cache (default: with --gpu, what the weights leave of the share; else 16)",
+        help="memory of the cache (default: with --gpu, the share without the weights; else 16)",
     )
     parser.add_argument(
         "--weights",
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens",
         type=int,
         metavar="N",
-        help="as vLLM's: tokens per step; two steps are in flight (default: vLLM's for the GPU)",
+        help="as in vLLM: tokens per step; two steps are in flight (default: vLLM's for the GPU)",
     )
     parser.add_argument(
         "--step", type=int, metavar="N", help="maximum tokens in flight instead (default without GPU: 8192)"
@@ -128,7 +128,7 @@ def _tokens_in_flight(args: argparse.Namespace, flags: Flags) -> int:
 
 
 def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
-    """Return the memory that the arguments ask for."""
+    """Return the memory that the arguments set."""
     for name in ("memory", "weights"):
         size, unit = getattr(args, name), "GiB" if name == "memory" else "GB"
         if size is not None and not 0 < size <= LARGEST:  # which NaN is not
@@ -220,7 +220,7 @@ def speed(fit: Fit) -> str:
         return ""
     one, all_of_them = fit.tokens_per_second(1), fit.tokens_per_second(batch)
     if one is None or all_of_them is None:
-        return "no bound is known: sparse layers read some of the tokens, and drafts bring several per step"
+        return "no bound is known: sparse layers read some of the tokens, and drafts give several per step"
     read = f"a step reads the weights and the cache at {card.bandwidth / 1e12:g} TB/s"
     if batch == 1:
         return f"at most {one:,.0f} tokens/s from a request at its full length: {read}"

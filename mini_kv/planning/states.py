@@ -7,7 +7,7 @@
     kda, kimi_k3_kda   a convolution's inputs, a matrix per head         kda_state_shape
     short_conv         a convolution's inputs                            short_conv_state_shape
 
-On one of several cards are its share of heads and channels. With drafts, the convolution keeps one input more for each.
+Each of several cards keeps its share of heads and channels. The convolution keeps one more input per draft.
 Source: vLLM 0.33, `MambaStateShapeCalculator` (model_executor/layers/mamba/mamba_utils.py).
 """
 

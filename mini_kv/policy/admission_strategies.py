@@ -1,14 +1,14 @@
 """Admission strategies: whether a waiting request that fits may enter.
 
     greedy              yes                                     a running request that grows may find no block
-    greedy, jumping     yes, and so may those behind it         a large request can be overtaken without end
+    greedy, jumping     yes, and so may those after it          a large request can be overtaken without end
     reserved blocks     if a number of blocks stays free        steady growth is paid for in advance
     hysteresis          until too much is held, then none       few changes of mind, long waits
     with small ones     then small requests alone               shorter waits, more tokens computed twice
 
 Besides greedy, vLLM has one more rule: a share of the pool stays free. It is an argument of the cache manager,
 `KVCacheManager(watermark=...)`. A block is held if a table contains it. A cached-free block is not held, because it
-can be reused at any time. A strategy that counted it would soon admit no request any more.
+can be reused at any time. A strategy that counted it would soon admit no more requests.
 """
 
 from dataclasses import dataclass, field

@@ -132,7 +132,7 @@ class LFUWithoutAgeing(LFU):
 
 
 class SeenTwice(Ranked):
-    """Evicts blocks that were used once first, the least recent of them first, then the others in the same order.
+    """Evicts the blocks that were used once first, from the least recent on, then the others in the same order.
 
     An evicted key is remembered until as many others as the pool has blocks are evicted. A block with such a key counts
     as used twice. So a long prompt that is never repeated evicts no block that was used twice. Source: 2Q (Johnson and

@@ -43,7 +43,7 @@ class RecentThenUsed(EvictionPolicy):
         self._recent[block] = self._serial[block] = self._num_entered
 
     def leave(self, block: KVCacheBlock) -> None:
-        """Take it out of the recent ones, or make its entry among the old ones stale."""
+        """Remove a recent block, or make the entry of an old block stale."""
         self._recent.pop(block, None)
         del self._serial[block]
 
@@ -66,7 +66,7 @@ class RecentThenUsed(EvictionPolicy):
         return [*(block for _, _, block in old), *self._recent]
 
     def _let_age(self) -> None:
-        """Move the blocks that are not recent any more to the old ones."""
+        """Move the blocks that are no longer recent to the old ones."""
         horizon = self._num_entered - int(self.share * self.num_blocks)
         while self._recent:
             block, serial = next(iter(self._recent.items()))

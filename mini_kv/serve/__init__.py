@@ -1,4 +1,4 @@
-"""An endpoint that clients know: OpenAI's requests over HTTP, an engine in a thread of its own, a page that shows it.
+"""An HTTP endpoint with OpenAI's requests, an engine in a thread, and a page that draws the running cache.
 
     client --HTTP--> app --Ticket--> EngineLoop (a thread) --> LLMEngine
                       ^                  |

@@ -29,7 +29,7 @@ class Answer:
     tickets: Sequence[Ticket]
     include_usage: bool
     tells_cached: bool
-    """Whether the client may know how much of its prompt was in the cache."""
+    """Whether the answer reports how many prompt tokens were in the cache."""
     created: int = field(default_factory=lambda: int(time.time()))
     num_cached_tokens: int = 0
     num_generated: int = 0
@@ -73,13 +73,13 @@ class Answer:
         return self._chunk([{"index": place, **told, "logprobs": logprobs, "finish_reason": delta.finish_reason}])
 
     def opening(self) -> list[Json]:
-        """Return the chunks before the first word. In a chat they give the role of the speaker."""
+        """Return the chunks before the first token. In a chat they contain the role of the speaker."""
         role = {"role": "assistant", "content": ""}
         places = range(len(self.choices)) if self.is_chat else ()
         return [self._chunk([{"index": i, "delta": role, "logprobs": None, "finish_reason": None}]) for i in places]
 
     def closing(self) -> list[Json]:
-        """Return the chunks after the last word: the token counts, if the client asked for them."""
+        """Return the chunks after the last token: the token counts, if the client asked for them."""
         return [{**self._head(chunk=True), "choices": [], "usage": self.usage()}] if self.include_usage else []
 
     def usage(self) -> Json:
@@ -107,7 +107,7 @@ class Answer:
         return {"index": place, **told, "logprobs": logprobs, "finish_reason": done.finish_reason}
 
     def _logprobs(self, positions: Sequence[LogprobsOnePosition], offset: int) -> Json:
-        """Return log probabilities in the shape of a chat or of a completion. `offset`: characters before these."""
+        """Return log probabilities in the shape of a chat or of a completion. `offset`: number of characters before."""
         rows = [list(position.values()) for position in positions]
         if self.is_chat:
             return {"content": [{**_token(row[0]), "top_logprobs": list(map(_token, _likeliest(row)))} for row in rows]}
@@ -121,7 +121,7 @@ class Answer:
 
 
 def _likeliest(row: list[Logprob]) -> list[Logprob]:
-    """Return the tokens that the client asked for, best first. `row[0]` is the chosen token: it may be among them."""
+    """Return the tokens that the client asked for, best first. `row[0]` is the chosen token. It may be one of them."""
     return sorted(row[1:] if len(row) > 1 and row[0].rank > len(row) - 1 else row, key=lambda each: each.rank)
 
 

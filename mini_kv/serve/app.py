@@ -1,4 +1,4 @@
-"""The endpoint: the addresses, limits that are checked before work, and a clean end for every request.
+"""The endpoint: its addresses, the limits that it checks before any work, and the end of every request.
 
     POST /v1/completions   /v1/chat/completions        GET /v1/models   /health   /metrics   / and its files
 
@@ -80,7 +80,7 @@ class Service:
         self.loop.draining = True
         if self.page is not None:
             self.page.close()
-        message = f"the server is shutting down, and this was not done {self.grace_s:.0f} s later"
+        message = f"the server is shutting down, and the request took more than {self.grace_s:.0f} s"
         asyncio.get_running_loop().call_later(self.grace_s, self.loop.abort_all, message)
 
     # A request, from its bytes to its tickets.
@@ -89,7 +89,7 @@ class Service:
         """Return the parsed request, and the object that will hold its answer. Raises `RequestError`."""
         key = self.tenants.key_of(request.headers.get("authorization"))
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise RequestError("the header Content-Type must say application/json", status=415)
+            raise RequestError("the header Content-Type must be application/json", status=415)
         ask = read(read_json(await self._body(request)))
         if ask.model not in (None, self.model_name):
             message = f"there is no model {ask.model!r} here, only {self.model_name!r}"
@@ -116,7 +116,7 @@ class Service:
         return ask, Answer(bool(ask.messages), self.model_name, tickets, ask.include_usage, told)
 
     def give_up(self, tickets: Iterable[Ticket]) -> None:
-        """Abort those of the requests that have not ended."""
+        """Abort the requests that have not ended."""
         for ticket in tickets:
             self.loop.cancel(ticket)
 
@@ -213,7 +213,7 @@ class Service:
         return JSONResponse(model)
 
     async def health(self, request: Request) -> Response:
-        """Answer GET /health: 503 while the last step failed or does not come back, or while the server ends."""
+        """Answer GET /health: 503 if the last step failed or has not returned, or while the server shuts down."""
         problem = self.loop.health() or ("shutting down" if self.loop.draining else None)
         told = {
             "status": "ok" if problem is None else "failing",
@@ -228,7 +228,7 @@ class Service:
 
 
 class AnswerStream(EventStream):
-    """An answer as events, each sent as soon as its words exist. A disconnect of the client aborts its requests."""
+    """An answer as events, each sent as soon as its text exists. A disconnect of the client aborts its requests."""
 
     def __init__(self, service: Service, answer: Answer) -> None:
         super().__init__()
@@ -251,9 +251,9 @@ class AnswerStream(EventStream):
 
 
 class KnownHosts:
-    """Refuses a request whose Host header does not name this machine. It keeps pages of other sites out.
+    """Refuses a request whose Host header does not name this machine. This keeps out pages of other sites.
 
-    A site can give its own name the address 127.0.0.1. Its page could then read the answers ("DNS rebinding").
+    A site can point its own name to the address 127.0.0.1. Its page could then read the answers ("DNS rebinding").
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
@@ -265,7 +265,7 @@ class KnownHosts:
             host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
             name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
             if name not in self._hosts:
-                error = RequestError(f"the header Host says {name!r}, and this server answers to {sorted(self._hosts)}")
+                error = RequestError(f"the header Host is {name!r}, but this server accepts {sorted(self._hosts)}")
                 await JSONResponse(error.body, 400)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

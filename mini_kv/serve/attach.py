@@ -1,6 +1,6 @@
-"""The listener of KV events: receives batches, asks for missed ones, writes them to a file, reads the file.
+"""The listener of KV events: receives batches, requests missed ones, and writes and reads recordings.
 
-A file holds a JSON object per line and batch: its number, its time, its events by the names of their fields.
+A recording has one JSON object per line, for one batch: its number, its time, its events by the names of their fields.
 """
 
 import time
@@ -18,9 +18,9 @@ from mini_kv.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch
 
 MAX_MESSAGE_BYTES = 1 << 28
 _ANSWERS_S = 30.0
-"""Seconds that a whole answer to a question for missed batches may take."""
+"""Seconds that the whole answer to a request for missed batches may take."""
 _SILENT_S = 30.0
-"""Seconds without a new question to a socket that has not answered."""
+"""Seconds to wait before the next request to a socket that has not answered."""
 METRICS = (
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
@@ -37,7 +37,7 @@ class Subscriber:
     def __init__(
         self, endpoint: str, replay_endpoint: str | None = None, topic: str = "", *, answer_s: float = 3.0
     ) -> None:
-        """Connect, now or as soon as a server listens there. Raises `ConfigError` for an invalid address.
+        """Connect now, or as soon as a server listens at the address. Raises `ConfigError` for an invalid address.
 
         `answer_s`: seconds that each message of an answer may take.
         """
@@ -128,7 +128,7 @@ def read_metrics(url: str, opened: Callable[..., IO[bytes]] = urlopen) -> dict[s
         with opened(url, timeout=1.0) as answer:
             text = answer.read(1 << 24).decode("utf-8", errors="replace")
     except (OSError, URLError, ValueError) as error:
-        return f"{url} does not answer: {error}"
+        return f"no answer from {url}: {error}"
     found: dict[str, float] = {}
     for line in text.splitlines():
         name, _, value = line.rpartition(" ")

@@ -26,9 +26,9 @@ _LONGEST_PAUSE_S = 0.3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     parser.add_argument("source", help="where events are published (tcp://HOST:PORT, ipc://PATH), or a recorded file")
-    parser.add_argument("--replay", metavar="ENDPOINT", help="where to ask for missed batches")
-    parser.add_argument("--topic", default="", help="listen to this topic alone (default: to all)")
-    parser.add_argument("--metrics", metavar="URL", help="show the server's counters, too: http://HOST:PORT/metrics")
+    parser.add_argument("--replay", metavar="ENDPOINT", help="the address that sends missed batches again")
+    parser.add_argument("--topic", default="", help="listen to this topic only (default: to all topics)")
+    parser.add_argument("--metrics", metavar="URL", help="also show the server's counters: http://HOST:PORT/metrics")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write all batches, for `mini-kv attach FILE`")
     parser.add_argument(
         "--trace",
@@ -40,18 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw until the end and return 0, or 2 with a sentence on stderr if there is nothing to listen to."""
+    """Draw until the end and return 0, or print an error and return 2 if there is no source of events."""
     try:
         if args.metrics is not None and not args.metrics.startswith(("http://", "https://")):
-            raise ConfigError(f"--metrics {args.metrics!r} is no http address")
+            raise ConfigError(f"--metrics {args.metrics!r} is not an http address")
         if "://" in args.source:
             return _attach(args)
         if not Path(args.source).is_file():
             raise ConfigError(f"{args.source!r} is neither an address, such as tcp://127.0.0.1:5557, nor a file")
         return _play(args)
     except ModuleNotFoundError as error:
-        advice = "in a checkout, `make test` brings it, or pip install -e '.[events]'"
-        print(f"mini-kv attach: no {error.name} here: {advice}", file=sys.stderr)
+        advice = "in a checkout, run `make test` or pip install -e '.[events]'"
+        print(f"mini-kv attach: {error.name} is not installed: {advice}", file=sys.stderr)
     except ConfigError as error:
         print(f"mini-kv attach: {printable(str(error))}", file=sys.stderr)
     return 2
@@ -86,7 +86,7 @@ def _listen(watch: "_Watch", subscriber: "Subscriber", seconds: float | None) ->
 
 
 def _play(args: argparse.Namespace) -> int:
-    """Play a recording. On a terminal it keeps its own pace, with long pauses cut short. Elsewhere it runs at once."""
+    """Play a recording. On a terminal it keeps the recorded pace, with shorter pauses. Elsewhere it runs at once."""
     from mini_kv.serve.attach import read_batches
 
     watch = _Watch(args, None, None)
@@ -164,6 +164,6 @@ class _Watch:
         if self.seen is not None:
             lines = [json.dumps(line) for line in self.seen.trace()]
             self.args.trace.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            lost = f"; {self.seen.num_headless:,} blocks have an unknown beginning" if self.seen.num_headless else ""
+            lost = f"; {self.seen.num_headless:,} blocks have an unknown prefix" if self.seen.num_headless else ""
             print(f"{len(lines):,} requests in {self.args.trace}{lost}")
         return 0 if self.follower.next_number else 1

@@ -1,7 +1,7 @@
 """A mirror as lines of text.
 
     43 blocks can be found, 1 of them a twin; 823 stored, 780 removed
-    whole: no batch is missing
+    complete: no batch is missing
     ########2###
           ####
        #
@@ -18,7 +18,7 @@ MARKS = "#  a block    2, 3 ...  that many with one hash    ~  the blocks before
 
 
 def state_lines(mirror: Mirror) -> list[str]:
-    """Return the mirror's counts, and whether it is whole."""
+    """Return the mirror's counts, and whether it is complete."""
     twins = {0: "", 1: ", 1 of them a twin"}.get(mirror.num_twins, f", {mirror.num_twins:,} of them twins")
     counts = f"{mirror.num_stored:,} stored, {mirror.num_removed:,} removed"
     lines = [f"{mirror.num_blocks:,} blocks can be found{twins}; {counts}"]
@@ -37,7 +37,7 @@ def metrics_line(metrics: Mapping[str, float] | str) -> str:
     share = f" ({hits / queries:.1%})" if queries else ""
     return (
         f"the server counts: {hits:,.0f} of {queries:,.0f} prompt tokens found{share}; KV cache"
-        f" {metrics.get('vllm:kv_cache_usage_perc', 0.0):.1%} held; {metrics.get('vllm:num_requests_running', 0):.0f}"
+        f" {metrics.get('vllm:kv_cache_usage_perc', 0.0):.1%} used; {metrics.get('vllm:num_requests_running', 0):.0f}"
         f" running, {metrics.get('vllm:num_requests_waiting', 0):.0f} waiting"
     )
 

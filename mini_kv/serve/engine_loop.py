@@ -1,8 +1,8 @@
-"""The one loop that steps the engine, in a thread of its own. The requests of all clients share its batch.
+"""The loop that steps the engine, in its own thread. The requests of all clients share its batch.
 
 Clients run in an asyncio loop. Their calls reach the engine's thread through an inbox. The engine's new tokens go to a
-queue per client, once per step. No client can delay another: the thread never waits for a client. A client whose queue
-is full is given up.
+queue per client, once per step. No client can delay another, because the thread never waits for a client. If a client's
+queue is full, its requests are aborted.
 
 If a step raises, the engine has aborted the requests of that step, and the others continue. The clients of aborted
 requests get an error, and `problem` keeps the message until a step succeeds again.
@@ -25,7 +25,7 @@ from mini_kv.engine.sampling import SamplingParams
 from mini_kv.serve.protocol import RequestError
 
 MOST_PIECES = 4096
-"""Most pieces of an answer that are kept for a client that does not fetch them."""
+"""The most pieces of an answer that are kept for a client that does not fetch them."""
 LONGEST_STEP_S = 60.0
 """Seconds after which `health` reports a step that has not returned."""
 
@@ -63,7 +63,7 @@ class Mailbox:
 
 @dataclass(eq=False)
 class Ticket:
-    """A running or waiting request, as its client sees it. Belongs to the clients' thread, except for the times."""
+    """A running or waiting request, as its client sees it. Only the clients' thread uses it, except for the times."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -74,7 +74,7 @@ class Ticket:
     """Done when the engine has accepted or refused the request."""
     mailbox: Mailbox
     num_open: int = 0
-    """Samples that have not ended."""
+    """Number of samples that have not ended."""
     arrived: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
 
@@ -107,8 +107,8 @@ class EngineLoop:
 
         Args:
             engine: only the loop's thread may touch it from `start` on.
-            max_waiting: texts that may wait besides those that run. Further requests get status 429.
-            least_step_s: least seconds per step, so that people can watch.
+            max_waiting: texts that may wait in addition to those that run. Further requests get status 429.
+            least_step_s: minimum seconds per step, so that people can watch.
             watchers: observe requests, tokens and rounds.
         """
         self.engine = engine
@@ -147,7 +147,7 @@ class EngineLoop:
         return sum(ticket.num_open for ticket in self._tickets.values())
 
     def check_room(self, num_texts: int) -> None:
-        """Raise `RequestError` if the loop cannot accept so many more texts now."""
+        """Raise `RequestError` if the loop cannot accept `num_texts` more texts now."""
         if self.draining:
             raise RequestError("the server is shutting down", status=503, code="shutting_down", retry_after=5)
         if self.num_texts + num_texts > self.max_texts:
@@ -182,7 +182,7 @@ class EngineLoop:
             self._wake.notify()
 
     def health(self) -> str | None:
-        """Return the fault, or `None`: a step that does not return, an error of a step, or the end of the thread."""
+        """Return the fault (a step that does not return, a failed step, an ended thread) or `None`."""
         began = self._step_began
         if began is not None and time.perf_counter() - began > LONGEST_STEP_S:
             return f"a step has not returned for {time.perf_counter() - began:.0f} s"
@@ -194,7 +194,7 @@ class EngineLoop:
             if self._tickets.get(ticket.request_id) is not ticket:
                 continue  # its client is gone
             if len(ticket.mailbox.pieces) >= ticket.mailbox.most:
-                message = f"{ticket.mailbox.most} pieces of this answer are unread: it was aborted"
+                message = f"{ticket.mailbox.most} pieces of this answer were not read: the request was aborted"
                 self.cancel(ticket)
                 ticket.mailbox.pieces.clear()
                 piece = RequestError(message, status=503, code="too_slow")
@@ -277,7 +277,7 @@ class EngineLoop:
             self.to_clients(lambda: self._deliver(pieces))
 
     def _failed(self, error: BaseException) -> None:
-        """Report the error to the clients of lost requests. If none is lost, abort all: else each step would fail."""
+        """Report the error to the clients of lost requests. If none is lost, abort all, or each step would fail."""
         self.problem = _named(error)
         self.num_failures += 1
         known = list(self._tickets.values())

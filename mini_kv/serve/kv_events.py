@@ -1,7 +1,7 @@
-"""The events that a cache publishes: a block is cached, a block is no longer cached, no block is cached.
+"""The events that a cache publishes: a block was cached, a block is no longer cached, the cache was emptied.
 
-Names and bytes are vLLM 0.33's (distributed/kv_events.py). So a router written for vLLM can listen to mini_kv, and
-`mini-kv attach` to vLLM. A message has three frames:
+Names and bytes are those of vLLM 0.33 (distributed/kv_events.py). So a router written for vLLM can listen to mini_kv,
+and `mini-kv attach` can listen to vLLM. A message has three frames:
 
     topic | sequence number, 8 bytes, big-endian | batch: msgpack of [time, [event, ...], rank]
 
@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 ExternalBlockHash: TypeAlias = int | bytes
-"""A block hash as published: its last 8 bytes as a number, or all its bytes if vLLM is configured so."""
+"""A block hash as published: its last 8 bytes as a number, or all its bytes, depending on vLLM's configuration."""
 
 MEDIUM_GPU = "GPU"
-"""The medium of a block in the engine's own memory, on any device. vLLM's word."""
+"""The medium of a block in the engine's own memory, on any device. Source: vLLM."""
 
 END_SEQ = (-1).to_bytes(8, "big", signed=True)
-"""The number in the frame that ends an answer to a question for earlier batches."""
+"""The number in the frame that ends the answer to a request for earlier batches."""
 
 
 class KVCacheEvent(msgspec.Struct, tag=True, omit_defaults=True, frozen=True):
@@ -31,9 +31,9 @@ class BlockStored(KVCacheEvent, frozen=True):
 
     block_hashes: list[ExternalBlockHash]
     parent_block_hash: ExternalBlockHash | None
-    """Hash of the block before the first of them, or `None` at the beginning of a prompt."""
+    """Hash of the block before the first stored block, or `None` at the beginning of a prompt."""
     token_ids: list[int]
-    """Tokens of all these blocks, concatenated."""
+    """Tokens of all stored blocks, concatenated."""
     block_size: int
     lora_id: int | None
     medium: str | None

@@ -4,8 +4,8 @@
     ...                                  # lookups, allocations, frees: as with any manager
     kv.take_events()                     # BlockStored, BlockRemoved, AllBlocksCleared since the last time
 
-The algorithms have no code for events. Blocks made by a `Recorder` report when they are cached and when that ends. The
-rest of an event, the tokens and the hash before them, is read from the request of the current call.
+The algorithms have no code for events. Blocks made by a `Recorder` report when they are cached and evicted. The other
+fields of an event, the tokens and the parent hash, are read from the request of the current call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +100,7 @@ class EventsKVCacheManager(ObservedKVCacheManager):
         Args:
             kv_cache_config: as for `KVCacheManager`.
             make: makes the manager, for instance a learner's, from the config, `new_block` and the options.
-            new_block: makes blocks. They may be another observer's `TracedBlock`s, which still gets their reports.
+            new_block: makes blocks. They may be `TracedBlock`s of another observer, which still gets their reports.
             options: `KVCacheManager`'s.
         """
         self._recorder = _Tap(new_block)
@@ -127,7 +127,7 @@ class EventsKVCacheManager(ObservedKVCacheManager):
             self._note(request)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache full blocks, as after accepted drafts. Stories leave this call out, but it publishes events."""
+        """Cache full blocks, as after accepted drafts. Stories do not show this call, but it publishes events."""
         with self.observe(Span("cache_blocks"), request):
             self.manager.cache_blocks(request, num_computed_tokens)
 

@@ -3,8 +3,8 @@
     publisher = ZmqEventPublisher("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558")
     engine = LLMEngine(model, tokenizer, config, **publishing(publisher))
 
-A PUB socket drops the messages that a slow or late listener does not take. So batches are numbered, and the last ones
-are kept. A listener that sees a gap asks the second socket, a ROUTER, for all batches from a number on.
+A PUB socket drops the messages that a slow or late listener does not read. So batches are numbered, and the last ones
+are kept. A listener that sees a gap requests all batches from a number on at the second socket, a ROUTER.
 
 Source: vLLM `ZmqEventPublisher`.
 """
@@ -26,7 +26,7 @@ from mini_kv.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch, encode_batc
 from mini_kv.serve.kv_events_manager import EventsKVCacheManager
 
 _IDLE_S = 0.02
-"""Most seconds before a question for earlier batches is read while the engine publishes nothing."""
+"""The most seconds until a request for earlier batches is read while the engine publishes nothing."""
 
 
 class EventPublisher(Protocol):
@@ -52,12 +52,12 @@ class ZmqEventPublisher:
         """Listen at the endpoints.
 
         Args:
-            endpoint: where batches are published: `tcp://127.0.0.1:5557`. Port 0 takes a free one, which the attribute
-                `endpoint` has. With a star for the host, every machine that reaches this one can listen. Events hold
-                all prompts. (vLLM binds only for a star or a socket file, and otherwise connects to a collector.)
-            replay_endpoint: where listeners ask for earlier batches.
-            buffer_steps: number of batches kept for that.
-            hwm: most batches queued for one slow listener. It misses the later ones.
+            endpoint: where batches are published: `tcp://127.0.0.1:5557`. Port 0 means a free port. The attribute
+                `endpoint` contains it. With a star as host, every machine that reaches this one can listen. Events
+                contain all prompts. (vLLM binds only for a star or a socket file, else it connects to a collector.)
+            replay_endpoint: where listeners request earlier batches.
+            buffer_steps: number of batches kept for these requests.
+            hwm: the most batches queued for one slow listener. It misses the later ones.
             topic: the first frame.
             data_parallel_rank: index of this engine among several.
 
@@ -89,13 +89,13 @@ class ZmqEventPublisher:
             self._queue.put(KVEventBatch(time.time(), list(events), self._rank))
 
     def shutdown(self) -> None:
-        """Send the queued batches, for a second at most, and close the sockets."""
+        """Send the queued batches for at most a second, and close the sockets."""
         self._queue.put(None)
         self._thread.join(timeout=1)
         self._context.destroy(linger=1000)
 
     def _serve(self) -> None:
-        """Number, send and keep the batches. Between two of them answer one question."""
+        """Number, send and keep the batches. Between two batches answer one request for earlier ones."""
         sequence = 0
         while True:
             if self._replay is not None and self._replay.poll(0):
@@ -112,9 +112,9 @@ class ZmqEventPublisher:
             sequence += 1
 
     def _answer(self, replay: "zmq.Socket[bytes]") -> None:
-        """Send the kept batches from the requested number on, then the end. Ignore a malformed question.
+        """Send the kept batches from the requested number on, then the end. Ignore a malformed request.
 
-        Frames of a question: the asker's id, an empty frame, the number. Frames of an answer: the id, an empty frame,
+        Frames of a request: the listener's id, an empty frame, the number. Frames of an answer: the id, an empty frame,
         and the three of a message.
         """
         question = replay.recv_multipart()
@@ -140,7 +140,7 @@ class PublishingScheduler(Scheduler):
     """A scheduler that publishes the cache's events at the end of each step."""
 
     def __init__(self, *args: Any, publisher: EventPublisher, **options: Any) -> None:
-        """Schedule for a manager with `take_events`. The other arguments are `Scheduler`'s."""
+        """Schedule for a manager that has `take_events`. The other arguments are those of `Scheduler`."""
         super().__init__(*args, **options)
         self.publisher = publisher
 

@@ -1,8 +1,8 @@
 """The page at /: the running cache, drawn by the book's own figure `<kv-story>`.
 
 The engine's thread records events. While a page is open, it turns the last steps into a story, a few times per second,
-and every page gets the newest story. A slow page misses stories but no state, because each story is whole. A page
-shows the words of all clients.
+and every page gets the newest story. A slow page misses stories but no state, because each story is complete. A page
+shows the texts of all clients.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class LivePage:
         return Response(script(), media_type="text/javascript")
 
     async def _recorded(self, request: Request) -> Response:
-        """Answer with the recorded story, or with the last steps if none is recorded."""
+        """Send the recorded story, or the last steps if no story is recorded."""
         told: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
 
         def ask() -> None:

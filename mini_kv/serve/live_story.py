@@ -24,9 +24,9 @@ from mini_kv.events.traced_manager import Span, TracedKVCacheManager
 from mini_kv.viz.story_json import StoryWriter
 
 EVERY_S = 0.15
-"""Least seconds between two updates of a page."""
+"""Minimum seconds between two updates of a page."""
 MOST_STEPS, MOST_RECORDED = 48, 2000
-"""Most steps of the story on a page, and of a recorded story."""
+"""The most steps of the story on a page, and of a recorded story."""
 MOST_LINES, MOST_REQUESTS, MOST_CHARACTERS = 12, 16, 400
 
 Json = dict[str, Any]
@@ -204,7 +204,7 @@ class LiveStory:
             self.kept = self.kept[MOST_STEPS // 2 :]
 
     def telling(self) -> Json:
-        """Return the data of the page: the story, the counters, the requests and the log."""
+        """Return the page's data: the story, the counters, the requests and the log."""
         scheduler, stats = self._engine.scheduler, self._engine.stats
         pool = self._kv.block_pool
         counters = {
@@ -248,7 +248,7 @@ class LiveStory:
         ]
 
     def _read_words(self) -> None:
-        """Read the words of each referenced block. A free block keeps its words until it is evicted."""
+        """Read the text of each referenced block. A free block keeps its text until it is evicted."""
         for edge in (edge for span in self._spans for edge in span.edges):
             if edge.kind is EdgeKind.EVICTED:
                 self._words.pop(edge.block_id, None)
@@ -277,7 +277,7 @@ def _kept(spec: KVCacheSpec) -> str:
 
 
 def _worth_telling(spans: Iterable[Span]) -> list[Span]:
-    """Return the calls without those of a refused request, which calls again in every step."""
+    """Return the calls without those of a request that cannot be admitted yet: they repeat in every step."""
     told: list[Span] = []
     for span in spans:
         if span.call == "allocate_slots" and span.result is None:

@@ -1,14 +1,14 @@
 """A model of another engine's cache, made from its events alone: the cached hashes, and the blocks per hash.
 
     mirror = Mirror()
-    mirror.apply(batch)          # in the order of their numbers; `Follower` sees to that
+    mirror.apply(batch)          # in the order of the batch numbers, as `Follower` does
     mirror.copies()              # number of blocks per hash
 
-Two requests that compute one prompt in one step fill two blocks with one hash. Two events store it, and it is cached
-until two events have removed it. So hashes are counted, not kept in a set.
+Two requests that compute one prompt in one step fill two blocks with one hash. Two events store this hash, and it is
+cached until two events have removed it. So the mirror counts blocks per hash. A set of hashes would not be enough.
 
-A mirror is whole if it has all events since the cache was empty. If some are missing, `gaps` lists them. Blocks may
-then be missing or no longer cached. The mirror is whole again when the engine clears its cache.
+A mirror is complete if it has all events since the cache was empty. If some are missing, `gaps` lists them. Its blocks
+may then be wrong: some are missing, others are no longer cached. It is complete again when the engine clears its cache.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class MirroredBlock:
     """All blocks with one key."""
 
     parent: Key | None
-    """The key before it, or `None` at the beginning of a prompt."""
+    """The key of the block before it, or `None` at the beginning of a prompt."""
     token_ids: tuple[int, ...]
     """Its own tokens, or empty if the event's tokens cannot be divided among its blocks."""
     extra_keys: tuple[Any, ...] | None = None
@@ -56,13 +56,13 @@ class Mirror:
         """Begin with an empty cache."""
         self.blocks: dict[Key, MirroredBlock] = {}
         self.gaps: list[str] = []
-        """The missing batches, one sentence per gap. Empty: the mirror is whole."""
+        """The missing batches, one sentence per gap. Empty if the mirror is complete."""
         self.num_stored = self.num_removed = self.num_unknown_removed = 0
         """Counts since the beginning. The last one counts removals of blocks that the mirror did not have."""
 
     @property
     def num_blocks(self) -> int:
-        """Number of cached blocks, each twin counted."""
+        """Number of cached blocks, including all blocks with the same key."""
         return sum(block.copies for block in self.blocks.values())
 
     @property
@@ -91,7 +91,7 @@ class Mirror:
         self.gaps.append(sentence)
 
     def forget(self) -> None:
-        """Become an empty, whole mirror, because the engine was restarted."""
+        """Become an empty, complete mirror, because the engine was restarted."""
         self.blocks.clear()
         self.gaps.clear()
 
@@ -136,13 +136,13 @@ class Follower:
     """Called with every batch after the mirror has applied it."""
     next_number: int = 0
     num_asked_for: int = 0
-    """Number of batches that arrived as answers to a question."""
+    """Number of batches that arrived because the follower requested them."""
     last_time: float = 0.0
     complaints: deque[str] = field(default_factory=lambda: deque(maxlen=100))
     """The errors of the last unreadable messages, one sentence each."""
 
     def receive(self, frames: list[bytes]) -> None:
-        """Apply a message, or note an unreadable one in `complaints`. Its batch then counts as missing."""
+        """Apply a message. If it is unreadable, note it in `complaints` and count its batch as missing."""
         try:
             if len(frames) != 3:
                 raise BadFrameError(f"a message has three frames, this one has {len(frames)}")
@@ -155,7 +155,7 @@ class Follower:
         self.take(number, batch)
 
     def take(self, number: int, batch: KVEventBatch) -> None:
-        """Apply the missing batches before this one, then this one."""
+        """Apply the missing batches before this batch, then this batch."""
         if number < self.next_number:
             if batch.ts <= self.last_time:
                 return  # it came by asking already
@@ -166,7 +166,7 @@ class Follower:
             self._take(number, batch)
 
     def catch_up(self) -> None:
-        """Ask for all kept batches, before any message shows a gap."""
+        """Request all kept batches before any message shows a gap."""
         for number, batch in self._ask():
             self._take_or_note(number, batch)
 
@@ -176,7 +176,7 @@ class Follower:
         self.next_number = 0
 
     def _fill(self, number: int) -> None:
-        """Ask for the missing batches before a message, and note those that are no longer kept."""
+        """Request the missing batches before a message, and note those that are no longer kept."""
         for missed, batch in self._ask():
             if missed < number:
                 self._take_or_note(missed, batch)

@@ -1,7 +1,7 @@
-"""The requests behind a cache's events, as a trace of tokens for `curve` and `explain`.
+"""The requests that caused a cache's events, as a trace of tokens for `curve` and `explain`.
 
-A request is seen by the blocks that it adds. The tokens before them are known from the parent blocks. So a request's
-tokens are known up to its last full block. A request without new blocks is not seen.
+A request is visible only by the blocks that it adds. The tokens before them are known from the parent blocks. So a
+request's tokens are known up to its last full block. A request without new blocks is not in the trace.
 
 Blocks that follow the last block of a request belong to it in two cases: the next batch stores them (the next chunk of
 a long prompt), or it is a single block (its answer grows by a block). Otherwise they are a new request with a hit on
@@ -21,7 +21,7 @@ class SeenRequest:
 
     time: float
     token_ids: list[int]
-    """Prompt and answer."""
+    """Tokens of prompt and answer."""
     num_prompt_tokens: int
     cache_salt: str | None
     lora_name: str | None
@@ -39,10 +39,10 @@ class SeenRequest:
 
 
 class SeenRequests:
-    """Finds the requests behind batches of events."""
+    """Finds the requests that caused batches of events."""
 
     def __init__(self, mirror: Mirror) -> None:
-        """Begin with no request. `mirror` must have the events of a batch before `apply` is called with it."""
+        """Begin without requests. `mirror` must apply a batch before `apply` is called with it."""
         self._mirror = mirror
         self._by_last_block: dict[Key, SeenRequest] = {}
         self._group_id: int | None = None
@@ -82,7 +82,7 @@ class SeenRequests:
         self._by_last_block[last] = request
 
     def _goes_on(self, number: int, parent: Key | None, num_blocks: int) -> SeenRequest | None:
-        """Return the earlier request that these blocks belong to, or `None`. The module has the rule."""
+        """Return the earlier request that these blocks belong to, or `None`. The module's docstring has the rule."""
         request = self._by_last_block.get(parent) if parent is not None else None
         if parent is None or request is None or (num_blocks > 1 and number - request.last_batch > 1):
             return None

@@ -1,7 +1,7 @@
-"""The metrics at /metrics, with vLLM's names, so that a dashboard made for vLLM shows this engine, too.
+"""The metrics at /metrics, with vLLM's names, so that a dashboard made for vLLM also shows this engine.
 
-Gauges and counters are read from the engine on request. Times are recorded as they occur. Sums are over all tenants,
-and meant for the operator of the server.
+Gauges and counters are read from the engine on request. Times are recorded as they occur. Sums are over all tenants.
+They are meant for the operator of the server.
 
 Source: vLLM 0.33 `PrometheusStatLogger` (v1/metrics/loggers.py): names, kinds and buckets.
 """
@@ -103,7 +103,7 @@ class Metrics:
             "prefix_cache_queries": ("Prompt tokens that were looked up.", found.queries),
             "prefix_cache_hits": ("Prompt tokens that were found.", found.hits),
             "num_preemptions": ("Requests that were preempted.", scheduler.num_preemptions),
-            "prompt_tokens": ("Tokens of prompts that were taken in.", stats.num_prompt_tokens),
+            "prompt_tokens": ("Prompt tokens of accepted requests.", stats.num_prompt_tokens),
             "generation_tokens": ("Tokens that were generated.", stats.num_generation_tokens),
         }
         for name, (about, value) in gauges.items():

@@ -1,8 +1,8 @@
 """The requests of clients, read from JSON field by field. An error names its field.
 
-Names and limits are OpenAI's, with vLLM's additions (`top_k`, `min_p`, `ignore_eos`, `cache_salt`). A field that we
-lack may stand there as long as it asks for nothing. A field that is not known at all is refused: it may be misspelt,
-and then the answer would not be what was asked for.
+Names and limits are OpenAI's, with vLLM's additions (`top_k`, `min_p`, `ignore_eos`, `cache_salt`). An unsupported
+field is accepted if its value is neutral. An unknown field is refused, because it may be a misspelt one. The answer
+would then ignore what the client wanted.
 """
 
 import json
@@ -147,11 +147,11 @@ class Fields:
         return value
 
     def items(self, name: str, kind: type, most: int) -> list[Any]:
-        """Return a list of such items. A single item becomes a list of one."""
+        """Return a list of items of this kind. A single item becomes a list of one."""
         value = self.take(name)
         found = [] if value is None else [value] if isinstance(value, kind) else value
         if not isinstance(found, list) or len(found) > most or not all(type(item) is kind for item in found):
-            raise RequestError(f"{name} is {shown(value)}, it must be a list of up to {most} of {kind.__name__}", name)
+            raise RequestError(f"{name} is {shown(value)}, it must be a list of up to {most} {kind.__name__}", name)
         return found
 
     def check_rest(self) -> None:
@@ -160,7 +160,7 @@ class Fields:
             if name in IGNORED or (name in NOT_HERE and value in NOT_HERE[name]):
                 continue
             if name in NOT_HERE:
-                raise RequestError(f"{name} is {shown(value)}, and this engine has no {name}: leave it out", name)
+                raise RequestError(f"{name} is {shown(value)}, but this engine does not support {name}: omit it", name)
             raise RequestError(f"there is no field {shown(name)}", name, code="unknown_parameter")
 
 
@@ -213,7 +213,7 @@ def _ask(
     max_tokens: int | None,
     logprobs: int | None,
 ) -> Ask:
-    """Return the request, with the fields that both kinds have."""
+    """Return the request, with the fields that chats and completions share."""
     stops = fields.items("stop", str, MOST_STOPS)
     if any(len(stop) > LONGEST_STOP for stop in stops):
         raise RequestError(f"a text in stop is longer than {LONGEST_STOP} characters", "stop")
@@ -232,7 +232,7 @@ def _ask(
     }
     stream, options = fields.flag("stream"), fields.take("stream_options")
     if options is not None and not (isinstance(options, dict) and stream):
-        raise RequestError("stream_options must be an object, and stream true", "stream_options")
+        raise RequestError("stream_options must be an object, and stream must be true", "stream_options")
     ask = Ask(
         model=fields.text("model", 1000),
         prompts=prompts,
@@ -260,7 +260,7 @@ def _prompts(value: Any) -> list[Prompt]:
 
 
 def _message(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message whose content is a text: parts are joined by lines, and an empty `tool_calls` is left out."""
+    """Return a message with a text as content: parts are joined by newlines, and an empty `tool_calls` is omitted."""
     content, name = message.get("content"), f"messages[{index}]"
     if not isinstance(message.get("role"), str):
         raise RequestError(f"{name} has no role", f"{name}.role")

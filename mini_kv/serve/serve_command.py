@@ -1,4 +1,4 @@
-"""`mini-kv serve`: an endpoint that clients know, on the small model or on a checkpoint."""
+"""`mini-kv serve`: an OpenAI-compatible endpoint, with the small model or a checkpoint."""
 
 import argparse
 import re
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SMALL_POOL, SMALL_BLOCK, BLOCK = 97, 8, 16
-"""Default number of blocks of the small model's pool, and tokens per block. They are few enough to be drawn with words.
-With a checkpoint a block has vLLM's 16."""
+"""Default number of blocks of the small model's pool, and tokens per block. So few blocks can be drawn with their text.
+With a checkpoint a block has 16 tokens, as in vLLM."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,17 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="texts that may wait (default: 256)")
     net = parser.add_argument_group("access")
-    net.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1, this machine)")
-    net.add_argument("--port", type=int, default=8000, help="(default: 8000; 0: any free port)")
+    net.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1, this machine)")
+    net.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000; 0: any free port)")
     net.add_argument(
         "--api-keys",
         type=Path,
         metavar="FILE",
-        help="one key per line: a request needs one of them, and tenants share no blocks",
+        help="a file with one key per line; every request needs a key, and tenants share no blocks",
     )
     net.add_argument("--open", action="store_true", help="serve every client on a public address, without keys")
     page = parser.add_argument_group("the page at /", "Off with several keys, because it shows all clients' texts.")
-    page.add_argument("--no-page", action="store_true", help="show no page")
+    page.add_argument("--no-page", action="store_true", help="serve no page")
     page.add_argument(
         "--step-ms", type=int, default=0, metavar="MS", help="minimum time of a step, so that you can follow it"
     )
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
         server = Server(make_service(args, read_keys(args)), args.host, args.port)
     except ModuleNotFoundError as error:
-        advice = "in a checkout, `make test` brings it, or pip install -e '.[serve]'"
-        print(f"mini-kv serve: no {error.name} here: {advice}", file=sys.stderr)
+        advice = "in a checkout, run `make test` or pip install -e '.[serve]'"
+        print(f"mini-kv serve: {error.name} is not installed: {advice}", file=sys.stderr)
         return 2
     except (KVCacheError, OSError) as error:
         print(f"mini-kv serve: {error}", file=sys.stderr)
@@ -87,13 +87,13 @@ def read_keys(args: argparse.Namespace) -> list[str]:
     """Return the keys. Raises `ConfigError` for a public address without keys, unless an option allows it."""
     if args.api_keys is None:
         if args.host not in LOOPBACK and not args.open:
-            message = f"--host {args.host} can be reached from other machines: give --api-keys FILE, or say --open"
+            message = f"--host {args.host} can be reached from other machines: add --api-keys FILE or --open"
             raise ConfigError(message)
         return []
     lines = [line.strip() for line in args.api_keys.read_text(encoding="utf-8").splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys or not all(re.fullmatch("[!-~]{8,}", key) for key in keys):
-        raise ConfigError(f"--api-keys {args.api_keys}: a key is a line of 8 letters or more, without spaces")
+        raise ConfigError(f"--api-keys {args.api_keys}: a key is a line of 8 characters or more, without spaces")
     return keys
 
 

@@ -1,4 +1,4 @@
-"""uvicorn's server, which lets the service finish its requests at the end."""
+"""A uvicorn server that lets the service finish its requests before it ends."""
 
 import asyncio
 import socket

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 SEND_S = 60.0
-"""Seconds that a client may take to read a piece. After that its stream ends."""
+"""Seconds that a client may take to read a piece. A slower client's stream ends."""
 
 
 class EventStream(Response):

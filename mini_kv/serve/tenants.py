@@ -1,10 +1,10 @@
 """The tenants of a server: one per key, with one salt each. Only requests of one tenant share blocks.
 
-    key of Ann --HMAC with a secret of this process--> salt of Ann      no client can name it, so none can choose
-    key of Bob ---------------------------------------> salt of Bob      whose blocks it finds
+    key of Ann --HMAC with a secret of this process--> salt of Ann      clients do not know their salts, so they
+    key of Bob ---------------------------------------> salt of Bob      cannot find the blocks of other tenants
 
-A client that chose its salt would choose its victim. Source: vLLM's `cache_salt`, which a client sends; here what it
-sends only cuts its own part of the cache further.
+A client that could choose any salt could look up the blocks of another tenant. Source: vLLM's `cache_salt`, which
+a client sends. Here a client's `cache_salt` only divides its own tenant's part of the cache.
 """
 
 import hmac
@@ -28,7 +28,7 @@ class Tenants:
         return len(self._keys) > 1
 
     def key_of(self, authorization: str | None) -> bytes | None:
-        """Return the key that a request came with, or `None` if the server has no keys. Raises `RequestError`."""
+        """Return the request's key, or `None` if the server has no keys. Raises `RequestError` for an invalid key."""
         if not self._keys:
             return None
         scheme, _, given = (authorization or "").partition(" ")

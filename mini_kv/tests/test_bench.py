@@ -120,7 +120,7 @@ def test_an_unknown_row_is_refused_with_the_names_of_the_rows():
 def test_a_path_without_the_peers_checkout_is_refused(tmp_path, peer):
     status, _, err = run(f"--{peer}", str(tmp_path))
     assert status == 2
-    assert f"no checkout of {peer}" in err
+    assert f"not a checkout of {peer}" in err
 
 
 # What the rows claim about their work.

@@ -81,7 +81,7 @@ def test_curves_of_several_block_sizes(capsys: pytest.CaptureFixture[str]) -> No
     [
         (("--jobs", "0"), "--jobs is 0, it must be at least 1"),
         (("--block-sizes", "100"), "a trace of hashes has blocks of 512 tokens: 100 is no multiple"),
-        (("--num-blocks", "60"), "--num-blocks is about one curve, --block-sizes makes several"),
+        (("--num-blocks", "60"), "--num-blocks needs one curve, but --block-sizes makes several"),
         (
             ("--kv-cache-dtype", "fp8"),
             "--gpu, --kv-cache-dtype, --tensor-parallel-size and --gdn-prefill-backend need --model",

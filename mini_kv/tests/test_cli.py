@@ -285,7 +285,7 @@ def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
         "   got       [0, 2, 4]",
     ]
     lines = told("02", "random", ROOT / "solutions/lab-02/solution.py")
-    assert lines[1].startswith("[1/31] (") and "comparisons before these" in lines[1]
+    assert lines[1].startswith("[1/31] (") and "earlier comparisons" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_nul_byte_is_refused_wherever_it_stands(argv, capsys):
     """One line that shows it, status 2, and not Python's "embedded null byte"."""
     assert main(argv) == 2
     captured = capsys.readouterr()
-    said = "mini-kv: the argument 'a\\x00b' has a NUL byte in it, which no path can have\n"
+    said = "mini-kv: the argument 'a\\x00b' has a NUL byte, which no path can have\n"
     assert (captured.out, captured.err) == ("", said)
 
 

@@ -313,11 +313,11 @@ def test_a_read_only_checkout(checkout: Path) -> None:
         assert (lab.returncode, lab.stderr) == (1, "")
         assert "0 of 50 points" in lab.stdout
         notes = re.findall("^note: .*", lab.stdout, re.MULTILINE)
-        assert notes == [f"note: nothing can be remembered: {checkout / '.mini_kv'}: Permission denied"]
+        assert notes == [f"note: no progress can be saved: {checkout / '.mini_kv'}: Permission denied"]
         for command in (["hint", "05", "prefill"], ["predict", "05"]):
             done = run("mini_kv", *command)
             assert done.returncode == 0
-            assert done.stderr == f"nothing can be remembered: {checkout / '.mini_kv'}: Permission denied\n"
+            assert done.stderr == f"no progress can be saved: {checkout / '.mini_kv'}: Permission denied\n"
             assert "1" in done.stdout
         assert run("mini_kv", "status").returncode == 0
         done = run("mini_kv", "reset", "05")

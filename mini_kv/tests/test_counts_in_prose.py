@@ -88,7 +88,7 @@ COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     ("book/docs/index.md", f"{NUMBER} chapters with", lambda: len([*DOCS.glob("chapters/[0-9]*.md")])),
     ("book/docs/index.md", f"{NUMBER} graded labs", lambda: len([*ROOT.glob("labs/lab-*")])),
     ("book/docs/index.md", rf"{NUMBER}\s+run in the page", lambda: len(labs_in_page())),
-    ("book/docs/engine.md", f"hash; {NUMBER} files on", lambda: len(spine()["files"])),
+    ("book/docs/engine.md", f"After {NUMBER} files", lambda: len(spine()["files"])),
     ("book/docs/reference/errata.md", f"Of {NUMBER} figures and", lambda: len(claims()) + len(TRUE_AS_WRITTEN)),
     ("book/docs/reference/errata.md", f"could be checked, {NUMBER} were right", lambda: len(TRUE_AS_WRITTEN)),
     ("book/docs/reference/errata.md", f"page is the other {NUMBER}", lambda: len(claims())),

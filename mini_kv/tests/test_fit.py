@@ -162,7 +162,7 @@ def test_a_request_longer_than_the_model_allows_is_remarked(capsys):
 
 
 def test_of_drafts_and_sparse_layers_no_speed_is_said(capsys):
-    said = "speed        no bound is known: sparse layers read some of the tokens, and drafts bring several per step"
+    said = "speed        no bound is known: sparse layers read some of the tokens, and drafts give several per step"
     for arguments in (
         ["llama-3-8b", "--gpu", "H100", "--num-speculative-tokens", "3"],
         ["deepseek-v3.2", "--gpu", "h200", "--tensor-parallel-size", "8"],

@@ -36,7 +36,7 @@ def test_without_a_gpu_one_sentence_says_so_and_that_torch_works(capsys, monkeyp
     captured = capsys.readouterr()
     assert captured.out == "" and not out.exists()
     [line] = captured.err.splitlines()
-    assert line.startswith("mini-kv gpu-report: ") and "attention by torch works here all the same" in line
+    assert line.startswith("mini-kv gpu-report: ") and "attention with torch and the rest of the course" in line
 
 
 def test_a_card_that_is_too_old_is_told_by_its_name(card, capsys):

@@ -281,7 +281,7 @@ def test_the_difference_of_two_long_lists_is_seen(lab):
         "   expected  [34, 35, 99, 37, 38, 39, 40]",
         "   got       [34, 35, 36, 37, 38, 39, 40]",
         "                      ^^",
-        "             the first 33 of both are equal and left out",
+        "             the first 33 of both are equal and omitted",
     ]
 
 
@@ -292,14 +292,14 @@ def test_two_long_lists_of_which_one_ends(lab):
         "   expected  [38, 39]",
         "   got       [38, 39, 40]",
         "                      ^^",
-        "             the first 37 of both are equal and left out",
+        "             the first 37 of both are equal and omitted",
     ]
 
 
 @pytest.mark.parametrize(("value", "kind"), [(iter([1]), "list_iterator"), ((x for x in "a"), "generator")])
 def test_an_iterator_is_shown_as_one(value, kind):
     """Its address would say nothing, and that it can be walked through once says it all."""
-    told = f"   got       an iterator ({kind}), which can be walked through once"
+    told = f"   got       an iterator ({kind}), which can be read only once"
     assert compared([1], value) == ["   expected  [1]", told]
 
 
@@ -360,7 +360,7 @@ def test_a_test_that_breaks_down_says_where(lab):
     assert run.states == {"test_bad": "FAIL 0/10"}
     assert run.message.replace(os.sep, "/").splitlines() == [
         "lab-77  test_bad",
-        "the test broke down on what your code has left behind",
+        "the test raised an error while it read the result of your code",
         "   AttributeError: 'list' object has no attribute 'typo'",
         "at:  labs/lab-77/test_lab.py:6  lab.double([]).typo",
     ]
@@ -402,7 +402,7 @@ def test_what_never_ends(lab, name):
     lines = run.message.splitlines()
     reason = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
     assert lines[1] == (
-        "no end after 1.2 s: it waits for what does not come, or never ends"
+        "no end after 1.2 s: it waits for an event that never occurs, or it loops"
         if name == "in a library"
         else f"no end after 0.1 s of computing: {reason}"
     )

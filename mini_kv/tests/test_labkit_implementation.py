@@ -143,7 +143,7 @@ def test_the_header_says_it_first(lab):
 def test_a_misspelt_keyword(lab, choice, keyword):
     """Two lines, the second with the keyword that was meant."""
     assert usage_error(lab.run(choice)) == [
-        f"LAB_IMPL={choice!r} is no implementation: no such keyword, file, folder or module.",
+        f"LAB_IMPL={choice!r} is not a keyword, a file, a folder or a module.",
         f"Did you mean LAB_IMPL={keyword}?",
     ]
 
@@ -156,12 +156,12 @@ def test_nothing_of_that_name(lab, choice):
     run = lab.run(choice)
     if choice == ".":  # a folder all right, but of nothing
         assert usage_error(run) == [
-            "LAB_IMPL='.' holds nothing for lab-77.",
-            "It should hold lab-77.py or lab-77/starter.py.",
+            "LAB_IMPL='.' has no file for lab-77.",
+            "It must contain lab-77.py or lab-77/starter.py.",
         ]
         return
     assert usage_error(run) == [
-        f"LAB_IMPL={choice!r} is no implementation: no such keyword, file, folder or module.",
+        f"LAB_IMPL={choice!r} is not a keyword, a file, a folder or a module.",
         "Choose solution, starter, engine, a .py file, a folder or a module.",
     ]
 
@@ -174,7 +174,7 @@ def test_nothing_of_that_name(lab, choice):
 def test_a_name_too_long_to_be_one(lab, choice):
     """The same two lines, with the beginning of what was typed."""
     assert usage_error(lab.run(choice)) == [
-        f"LAB_IMPL={choice[:60]!r}... is no implementation: no such keyword, file, folder or module.",
+        f"LAB_IMPL={choice[:60]!r}... is not a keyword, a file, a folder or a module.",
         "Choose solution, starter, engine, a .py file, a folder or a module.",
     ]
 
@@ -217,8 +217,8 @@ def test_a_folder_with_nothing_for_this_lab(lab):
     """Which names it should hold."""
     lab.write("mine/lab-78.py", SOLUTION)
     assert usage_error(lab.run("mine")) == [
-        "LAB_IMPL='mine' holds nothing for lab-77.",
-        "It should hold lab-77.py or lab-77/starter.py.",
+        "LAB_IMPL='mine' has no file for lab-77.",
+        "It must contain lab-77.py or lab-77/starter.py.",
     ]
 
 
@@ -237,7 +237,7 @@ def test_a_test_without_points_is_refused(lab):
     assert run.status == 4
     assert (
         run.err.rstrip()
-        == "ERROR: labs/lab-77/test_lab.py::test_more has no @points: every test of a lab says what it is worth"
+        == "ERROR: labs/lab-77/test_lab.py::test_more has no @points: every test of a lab needs its points"
     )
 
 

@@ -152,7 +152,7 @@ def test_what_can_be_read_of_a_damaged_file_stays(tmp_path: Path) -> None:
     assert read_state(tmp_path, "progress", told.append) == {"lab-05": RUN_OF_LAB_05}
     assert [json.loads(text) for text in kept(tmp_path)] == [content]
     assert [sentence.partition(";")[0] for sentence in told] == [
-        f"{tmp_path / 'progress.json'} is damaged: 'lab-04' makes no sense"
+        f"{tmp_path / 'progress.json'} is damaged: the entry 'lab-04' is invalid"
     ]
 
 
@@ -176,7 +176,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
     assert read_state(tmp_path, name, told.append) == {}
     assert update_state(tmp_path, name, lambda state: None, told.append) == {}
     assert [path.read_text(encoding="utf-8") for path in (tmp_path / "backup").glob("*/mine")] == ["kept"]
-    assert told[0] == f"{tmp_path / name}.json is no file; it is left as it is"
+    assert told[0] == f"{tmp_path / name}.json is not a file; it is not changed"
     assert read_state(tmp_path, name) == {}
 
 
@@ -201,6 +201,6 @@ def test_where_nothing_can_be_written_the_change_is_made_all_the_same(tmp_path: 
 
     assert update_state(folder, "hints", add, told.append) == {"lab-05 prefill": 1}
     assert len(told) == 1
-    assert told[0].startswith(f"nothing can be remembered: {folder / blocked}: ")
+    assert told[0].startswith(f"no progress can be saved: {folder / blocked}: ")
     if blocked:
         assert (folder / "hints.json").read_bytes() == b"{half"

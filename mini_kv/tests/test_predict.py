@@ -94,7 +94,7 @@ def test_every_question_of_the_package_has_one_right_answer(name):
         ({"measure": "ref_cnt"}, "measure is 'ref_cnt'"),
         ({"measure": "new_blocks of 3"}, "measure is 'new_blocks of 3'"),
         ({"choice": [{"value": 1}]}, "there must be two choices or more"),
-        ({"choice": [{"value": 1}, {"value": 1}]}, "there must be two choices or more, and no two the same"),
+        ({"choice": [{"value": 1}, {"value": 1}]}, "there must be two choices or more, all different"),
         ({"choice": [{"value": "1"}, {"value": 2}]}, "a choice has the value '1'"),
         ({"choice": [{"value": 1, "so": 2}, {"value": 2}]}, "a choice has unknown so"),
     ],

@@ -254,7 +254,7 @@ def test_what_the_engine_says_is_locked_until_a_choice_is_opened():
 
 def test_a_picture_s_sentence_is_kept_with_its_question():
     assert seen("the-fifth") == "All of it, as long as there are four. With five and more, nothing."
-    with pytest.raises(ValueError, match="says of dashboard no sentence of what is to be seen"):
+    with pytest.raises(ValueError, match="has no sentence for the picture that answers dashboard"):
         seen("dashboard")
 
 

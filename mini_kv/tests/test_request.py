@@ -76,7 +76,7 @@ def test_a_request_needs_tokens_or_their_number() -> None:
     with pytest.raises(ValueError, match="request 'A' has 0 tokens, it needs at least 1"):
         Request("A", num_tokens=0)
     assert Request("A", num_tokens=1).num_tokens == 1
-    with pytest.raises(ValueError, match="request 'A' has no token ids to hash: it brings its block_hashes"):
+    with pytest.raises(ValueError, match="request 'A' has no token ids to hash: set its block_hashes instead"):
         Request("A", num_tokens=4, block_hasher=hasher)  # all such requests would share one hash
 
 

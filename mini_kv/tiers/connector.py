@@ -82,7 +82,7 @@ class TieredIndex(BlockHashToBlockMap):
 
 
 class StandIn(KVCacheBlock):
-    """Represents a block in a tier. It has a hash but no memory in the pool."""
+    """A placeholder for a block in a tier. It has a hash but no memory in the pool."""
 
     def __init__(self, key: BlockHashWithGroupId) -> None:
         super().__init__(block_id=-1)
@@ -177,7 +177,7 @@ class Preparation:
     fetch: Fetch | None = None
     leases: list[Lease] = field(default_factory=list)
     is_over: bool = False
-    """Whether the request waits for no block."""
+    """Whether the request no longer waits for blocks."""
     had_its_turn: bool = False
 
 
@@ -424,7 +424,7 @@ class TieringConnector:
         return metadata
 
     def confirm(self) -> None:
-        """Hand over the blocks that the step has added to the pool: memory and disk do not own them any more."""
+        """Hand over the blocks that the step has added to the pool. Memory and disk no longer own them."""
         for key, lease in self._in_flight:
             if lease is not None:
                 self.tiers.take(lease)
@@ -447,8 +447,8 @@ class TieringConnector:
     def _reset(self) -> None:
         """Empty the tiers. The pool has already removed its own keys.
 
-        Copies on a server stay, because other engines use them, too. This engine does not find them any more: from now
-        on it uses another namespace.
+        Copies on a server are kept, because other engines use them too. This engine no longer finds them, because it
+        now uses another namespace.
         """
         self.abandon()
         self.tiers.clear()

@@ -1,8 +1,8 @@
 """The tier on a disk: one file per block, and an index in sqlite of the files and their last uses.
 
-    DIR/mini_kv-tier.lock       says that the folder is a tier; its owner holds a lock on it
+    DIR/mini_kv-tier.lock       marks the folder as a tier; its owner holds a lock on it
     DIR/index.sqlite3           key, bytes, a number that grows with each use
-    DIR/ab/abcdef....kv         the envelope of one block, written beside and moved to its place in one go
+    DIR/ab/abcdef....kv         the envelope of one block, written to another name and then moved atomically
 
 A crash does no harm. A file without a row, or a row without its file, is deleted when the tier
 is opened. An index that cannot be read is set aside, and a new one is started. A file with wrong bytes does not open
@@ -38,7 +38,7 @@ _OUR_NAME = re.compile(rf"([0-9a-f]{{2}}){{32,}}({re.escape(_SUFFIX)}|{re.escape
 
 
 class DiskTier:
-    """Envelopes by key, up to a number of bytes, in a folder of its own. For one thread, of one process.
+    """Envelopes by key, up to a number of bytes, in a folder that nothing else uses. For one thread of one process.
 
     Once it is open, an error of the disk is not raised. It is a miss, and counted in `failures`.
     """

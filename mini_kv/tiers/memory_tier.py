@@ -3,10 +3,10 @@
 A lookup returns a lease. A leased entry is not evicted. So it stays between the lookup and its use, even when the same
 caller stores other entries in between:
 
-    lookup(k)  -> lease       k is there, and stays
+    lookup(k)  -> lease       k is here and cannot be evicted
     load       -> envelope    as often as needed
     take       -> nothing     the block has another owner now: it is removed from this tier
-    lend       -> nothing     it will be taken soon: its room may be used by other blocks already
+    lend       -> nothing     it will be taken soon: other blocks may already use its room
     release    -> nothing     the lease is over, k may be evicted again
 """
 

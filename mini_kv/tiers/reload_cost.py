@@ -1,7 +1,7 @@
 """The cost of getting an evicted block back: by computing it again, or by reloading it.
 
-    seconds to compute    tokens x seconds per token                          a prompt's, without what each step costs
-    seconds to reload     seconds at once + bytes x seconds per byte          "at once": asking, waiting, planning
+    seconds to compute    tokens x seconds per token                          without the fixed cost of each step
+    seconds to reload     seconds at once + bytes x seconds per byte          "at once": request, wait, planning
 
 Reloading costs time before the first byte. So computing is faster for short prefixes, and reloading for long ones. The
 crossover is the length at which both cost the same. It depends on the model, the machine and the tier: measure it.

@@ -36,7 +36,7 @@ class TierConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
         if self.is_cluster and self.server is None:
-            raise ConfigError("is_cluster is about the server tier, and no server is given")
+            raise ConfigError("is_cluster needs a server tier, but no server is given")
         if self.reload not in ("always", "cheaper"):
             raise ConfigError(f"reload is {self.reload!r}, it must be 'always' or 'cheaper'")
         if self.seconds_to_wait <= 0:

@@ -77,7 +77,7 @@ class TieredCache:
         self.max_backlog_bytes = max_backlog_bytes
         self.counts: Counter[str] = Counter()
         """What happened, by name: "stored", "pushed out", "fetched", "damaged", "dropped", "no room", "shared",
-        "failed" (a job raised), "dead worker" (nothing is done there any more)."""
+        "failed" (a job raised), "dead worker" (no more jobs are done there)."""
         self._disk_worker = make_worker() if disk is not None else None
         self._remote_worker = make_worker() if remote is not None else None
         self._going_down: dict[bytes, object] = {}
@@ -125,7 +125,7 @@ class TieredCache:
         self.memory.lend(lease)
 
     def take(self, lease: Lease) -> None:
-        """Hand a block over to the engine. It is in the pool now, and not here any more."""
+        """Hand a block over to the engine. It is in the pool now, and no longer here."""
         self.memory.take(lease)
 
     def release(self, lease: Lease) -> None:
@@ -273,7 +273,7 @@ class TieredCache:
         return [worker for worker in (self._disk_worker, self._remote_worker) if worker is not None]
 
     def _submit(self, worker: Worker, work: Callable[[], Callable[[], None]], failed: Callable[[], None]) -> None:
-        """Let a worker do its work, which returns its news; if it raises, or there is no worker any more, `failed`."""
+        """Queue work. Send its result to the engine's thread, or `failed` if the work or the worker failed."""
 
         def job() -> None:
             news = failed
@@ -402,4 +402,4 @@ class TieredCache:
 
 
 def _nothing() -> None:
-    """Be no news."""
+    """Do nothing: the message of a job without a result."""

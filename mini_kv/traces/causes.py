@@ -113,13 +113,13 @@ def _pool_sentence(waterfall: Waterfall) -> str:
 
 
 def _resets(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[int]) -> list[tuple[str, int, str]]:
-    """Return where the server found nothing any more of all that was there before, if there is such a place.
+    """Return the request from which on the server found nothing of the earlier prompts, if there is one.
 
         requests        0  1  2  3 | 4  5  6  7         6 should hit what 2 left, and does not; 7 hits what 5 left
         a reset between 3 and 4 explains both; one after 5 does not
 
-    Each miss allows a stretch of places for the reset, each hit forbids one. The place that explains most tokens, and
-    that nothing forbids, is named.
+    Each miss allows a range of positions for the reset. Each hit forbids a range. The result is the position that no
+    hit forbids and that explains the most tokens.
     """
     explained = [0] * (len(prompts) + 1)
     votes = [0] * (len(prompts) + 1)

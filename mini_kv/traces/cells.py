@@ -86,7 +86,7 @@ def _run_here(
 
 
 def _run_elsewhere(function: Callable[[Any, Cell], Result], packed: bytes, cells: Sequence[Cell]) -> list[Result]:
-    """Return the results of the cells, from wherever joblib is set up to run them."""
+    """Return the results of the cells, run by the configured backend of joblib."""
     import joblib
     from tqdm import tqdm
 

@@ -1,9 +1,9 @@
 """A trace through the real scheduler, with a clock: requests arrive at the trace's times, and answers are generated.
 
-    timestamps      a request waits for its own; `rate` stretches or shrinks them all, in requests per second
-    answers         each token takes a step and its place in a block, as many as the trace says
-    steps           the scheduler's; one lasts `ms_per_step`, whatever it computes
-    admission       a strategy says when a waiting request that fits may enter
+    timestamps      a request arrives at its own; `rate` scales all of them, in requests per second
+    answers         have the trace's lengths; each token takes a step and a slot in a block
+    steps           the scheduler's; each lasts `ms_per_step`, for any number of tokens
+    admission       a strategy decides when a waiting request that fits may enter
 
 So requests overlap as in the trace. Compare steps, waits, preemptions and blocks, not seconds. There is
 no model: every answer is made of zeros, and no other request finds an answer. Without a clock: `replay`.
@@ -155,7 +155,7 @@ class _Serving:
         self.report = ClockReport(num_blocks)
         self.arrived_at: dict[str, int] = {}
         self.reached: dict[str, int] = {}
-        """How many of each request's tokens have ever been computed."""
+        """The most tokens of each request that have been computed at any time."""
         self.sum_of_waits = 0
         self.sum_of_usage = 0.0
 

@@ -1,21 +1,21 @@
-"""Hits at every pool size, from one pass over a trace: what `replay` finds with one request at a time.
+"""Hits at every pool size, from one pass over a trace. They equal those of `replay` with one request at a time.
 
-The default queue evicts the least recently used block first, so a larger pool holds all that a smaller one holds, and
+The default queue evicts the least recently used block first, so a larger pool holds all blocks of a smaller one, and
 more (Mattson and others, 1970, doi.org/10.1147/sj.92.0078). For each lookup there is one number: the smallest
-pool in which it is a hit. Count these numbers, and every pool size is answered:
+pool in which it is a hit. The counts of these numbers give the hits at every pool size:
 
     blocks by last use    c4  c3  b9  b8  b7  a2  a1 | a3 ...        a2 is the sixth: a hit in pools of 6 and more
                           newest                   oldest
 
-A request frees its blocks tail first, so all that it touched lies together, its head first. Consecutive blocks that one
-request touched last are therefore at consecutive depths, and a tree with one entry per request (Fenwick, 1994,
-doi.org/10.1002/spe.4380240306) answers for all of them together.
+A request frees its blocks tail first, so the blocks that it touched are together, its head first. Consecutive blocks
+that one request touched last are therefore at consecutive depths, and a tree with one entry per request (Fenwick, 1994,
+doi.org/10.1002/spe.4380240306) gives the depth of all of them together.
 
-What the engine does beside that, and what it means here:
+Further rules of the engine, and their effect here:
 
     the null block        a pool of n blocks can hold n - 1
     a partial block       has no hash: it takes the room of one block while its request runs, and is reused first
-    a refused prompt      is larger than the pool, and changes nothing: such pools are asked one by one
+    a refused prompt      is larger than the pool, and changes nothing: such pools are computed one by one
     the last token        is always computed. A prompt of full blocks that are all cached computes its last block again,
                           in a second block with the same hash. Lookups return the oldest of these that is left, and
                           which one that is depends on the size of the pool: see `Stack`
@@ -44,7 +44,7 @@ class CurvePoint(NamedTuple):
     requests_refused: int
     """Requests whose prompt is larger than the pool."""
     hit_places: int
-    """Sum of the places of all hit tokens in their prompts, 1 for the first: attention's work, which was saved."""
+    """Sum of the positions of all hit tokens in their prompts, counted from 1: the attention work that was saved."""
 
     @property
     def hit_rate(self) -> float:
@@ -142,7 +142,7 @@ class _Copy(NamedTuple):
     """One of several blocks with the same hash."""
 
     threshold: int
-    """Pools that hold fewer blocks do not have it: there this very block was touched again, or is gone."""
+    """Pools with fewer blocks do not have it: there this block was touched again, or evicted."""
     request: int
     """Number of the request that touched it last."""
     offset: int
@@ -178,9 +178,9 @@ class Stack:
         self._total = 0
 
     def needs(self, block_hashes: Sequence[BlockHash]) -> Iterator[tuple[int, int, int]]:
-        """Yield for each block that was there before its position, the request that touched it last, and the need.
+        """Yield for each block that occurred before: its position, the request that touched it last, and its need.
 
-        The need is how many blocks a pool must be able to hold for the block to be a hit.
+        The need is the number of blocks that a pool must hold so that the block is a hit.
         """
         start = 0
         for request, length in self._runs(block_hashes):
@@ -208,7 +208,7 @@ class Stack:
         self._request += 1
 
     def _runs(self, block_hashes: Sequence[BlockHash]) -> Iterator[tuple[int, int]]:
-        """Yield the stretches that were there before: the request that touched them last, and how many blocks."""
+        """Yield the runs of blocks that occurred before: the request that touched them last, and their number."""
         for request, run in groupby(map(self._newest.get, block_hashes)):
             if request is None:  # what follows it was never there either
                 return
@@ -237,7 +237,7 @@ class Stack:
             self._copies[block_hash] = [_Copy(0, self._request, offset), *left]
 
     def _depth(self, request: int, offset: int) -> int:
-        """Return how many blocks a pool must hold to have the block at this position that the request touched last."""
+        """Return the blocks that a pool must hold to have the block that the request touched last at this position."""
         return self._num_blocks_from(request) - self._num_full[request] + offset + 1 + self._partial
 
     def _need_of_copy(self, copy: _Copy, newest: int) -> int:

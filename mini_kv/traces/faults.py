@@ -1,9 +1,9 @@
 """Adds two faults to a trace: a salt per user, and the time of day near the beginning of the prompt.
 
-    salt-per-user     [system][turn 1] ...           equal tokens under another name for each user
-    timestamp         [head][02:13:28][system] ...   a new name for everything behind the time
+    salt-per-user     [system][turn 1] ...           equal tokens have different block hashes for each user
+    timestamp         [head][02:13:28][system] ...   all blocks after the time have new block hashes
 
-Both are invisible in a request: its answer is right. A trace shows their cost.
+Both are invisible in a single request, because its answer is right. A trace shows their cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from mini_kv.traces.seen import common_length
 HEAD = 24
 """Tokens before the time of day."""
 _NAME = 8
-"""Tokens behind the common beginning by which a user is told from others."""
+"""Number of tokens after the common beginning that identify a user."""
 
 
 def salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:

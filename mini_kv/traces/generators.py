@@ -1,4 +1,4 @@
-"""Traffic of five kinds, made from a seed: what a service's prompts have in common, and what they do not.
+"""Makes traffic of five kinds from a seed. The kinds differ in the parts that prompts share.
 
     chat              [system][turn 1][answer][turn 2] ...          many users; each turn repeats all before it
     system-prompts    [one of few long beginnings][question]        many products behind one model
@@ -6,8 +6,8 @@
     rag               [system][documents, in the order found][question]
     coding            [file as it is now][cursor]                   the same file again and again, changed in one place
 
-Tokens are numbers; equal texts are equal numbers, and that is all that a cache sees of them. None of these is real:
-they are for trying things out, and for tests.
+Tokens are numbers. Equal texts are equal numbers, and a cache sees no more of them. None of this traffic is real: it is
+for experiments and tests.
 """
 
 import json
@@ -25,7 +25,7 @@ _VOCABULARY = 100_000
 def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
     """Return this number of requests, about ten per second. The same arguments give the same trace, anywhere.
 
-    Raises `ConfigError` for a kind that there is not, or for no request.
+    Raises `ConfigError` for an unknown kind, or for less than one request.
     """
     if kind not in KINDS:
         raise ConfigError(f"there is no traffic of the kind {kind!r}; there are {', '.join(KINDS)}")
@@ -42,7 +42,7 @@ def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
 
 
 def format_tokens(request: TokenRequest) -> str:
-    """Return the request as a line of a trace of tokens, without the line's end; images and adapters are left out."""
+    """Return the request as a line of a trace of tokens, without a newline. Images and adapters are left out."""
     fields = {"timestamp": request.timestamp, "token_ids": request.token_ids, "output_length": request.output_length}
     salt = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
     return json.dumps({**fields, **salt})
@@ -53,7 +53,7 @@ def _text(rng: random.Random, shortest: int, longest: int) -> Tokens:
 
 
 def _chat(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
-    """Conversations: who spoke lately will probably speak next; now and then one ends and another begins."""
+    """Conversations. A recent one probably continues next. Now and then one ends and another begins."""
     system = _text(rng, 300, 300)
     conversations: list[Tokens] = [system] * 20
 
@@ -81,7 +81,7 @@ def _system_prompts(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
 
 
 def _agents(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
-    """Tasks in progress: each step's prompt is the last one, what the model said, and what a tool answered."""
+    """Tasks in progress. Each step's prompt is the last prompt, the model's answer and a tool's result."""
     tools = _text(rng, 1500, 1500)
     tasks: list[Tokens] = []
 
@@ -100,7 +100,7 @@ def _agents(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
 
 
 def _rag(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
-    """Documents that a search has found, best first: the same ones often, in the same order seldom."""
+    """Documents that a search has found, best first. Often they are the same, but seldom in the same order."""
     system = _text(rng, 200, 200)
     documents = [_text(rng, 250, 600) for _ in range(60)]
 
@@ -113,7 +113,7 @@ def _rag(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
 
 
 def _coding(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
-    """Files that are being written: what stands before the cursor, and a few words changed since the last time."""
+    """Files in an editor: the text before the cursor, with a few words changed since the last time."""
     files = [list(_text(rng, 800, 4000)) for _ in range(5)]
 
     def next_prompt() -> tuple[Tokens, int]:

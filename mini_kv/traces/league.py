@@ -1,7 +1,7 @@
 """Eviction policies side by side: one trace, replayed under each of them in pools of several sizes.
 
-Every number is a replay through the real cache manager, so it counts whatever the engine counts: blocks that are held,
-the last token that is always computed, the partial block. The last row knows the future and cannot be beaten.
+Every number is a replay through the real cache manager, so it includes the engine's rules: blocks in use, the last
+token that is always computed, the partial block. The policy of the last row knows the future and is an upper bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ BELADY = "belady"
 
 @dataclass(frozen=True)
 class Standing:
-    """What one policy has made of the trace in one pool."""
+    """The result of one policy in one pool."""
 
     policy: str
     num_blocks: int
@@ -48,8 +48,8 @@ def league(
         dask: as in `run_cells`.
         on_progress: as in `run_cells`.
 
-    Raises `ConfigError` for a policy that there is not, before anything is replayed. Costs one replay per standing: 0.5
-    to 1.5 s for a trace of 280,000 blocks.
+    Raises `ConfigError` for an unknown policy before anything is replayed. Costs one replay per standing: 0.5 to 1.5 s
+    for a trace of 280,000 blocks.
     """
     for policy in policies:
         if policy != BELADY:

@@ -1,6 +1,6 @@
-"""Requests through the real scheduler with every call recorded: what an operator would have of a server, and its clock.
+"""Requests through the real scheduler with every call and its time recorded, and a server's counters.
 
-`clock` counts and keeps nothing; here all calls are kept, so that lives, leaks and reuses can be folded from them. For
+`clock` only counts. Here all calls are kept, so that lifetimes, leaks and reuses can be derived from them. It is for
 traces of some hundred requests.
 """
 
@@ -39,7 +39,7 @@ class Watched:
     num_keys: list[int] = field(default_factory=list)
     """Keys in the index after each step."""
     failed: str | None = None
-    """What the engine said when it could not go on; the run ends there."""
+    """The engine's error message when it could not continue. The run ends there."""
     tokens_computed: int = 0
     requests: list[Request] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ def watch(
     parts: KVCacheParts | None = None,
     most_steps: int = 100_000,
 ) -> Watched:
-    """Serve the requests when they arrive, prompts and answers, a step each `SECONDS_PER_STEP`; return what was seen.
+    """Serve the requests, prompts and answers, with a step every `SECONDS_PER_STEP`. Return counters and calls.
 
     `most_steps` ends the run of a cache that is so faulty that it makes no progress. Raises `ConfigError` for a request
     that is larger than the pool.

@@ -1,4 +1,4 @@
-"""Two prompts side by side: where they part, in which block, and what makes the names of these blocks differ."""
+"""Compares two prompts: the first difference, its block, and the inputs in which the block hashes differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mini_kv.traces.seen import common_length
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What the second of two prompts finds of the first."""
+    """The hit of the second of two prompts on the blocks of the first."""
 
     num_tokens: tuple[int, int]
     block_size: int
@@ -21,7 +21,7 @@ class Pair:
     num_hit: int
     """Tokens that the second would find in the cache."""
     differs: tuple[str, ...]
-    """What differs in the hash of the first block that is not shared: parent, tokens, salt, adapter, image."""
+    """The inputs that differ in the hash of the first unshared block: parent, tokens, salt, adapter, image."""
     verdict: str
     """same, no shared prefix, too short, names, part."""
 
@@ -69,13 +69,13 @@ def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pai
 
 
 def _common(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
-    """Return how many block hashes both begin with."""
+    """Return the number of leading block hashes that are equal."""
     pairs = zip(one, other, strict=False)
     return next((index for index, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))
 
 
 def _names(one: TokenRequest, other: TokenRequest, block: int, block_size: int) -> list[str]:
-    """Return which facts beside the tokens differ in this block's hash."""
+    """Return the inputs of this block's hash, besides the tokens, that differ."""
     tags: list[set[tuple[str | int, ...]]] = []
     for entry in (one, other):
         keys = generate_block_hash_extra_keys(new_request(entry), block * block_size, (block + 1) * block_size)

@@ -1,7 +1,7 @@
-"""Hits of one group of full attention, one request at a time: what the real manager finds, without running it.
+"""Hits of one group of full attention, one request at a time, without running the real manager.
 
-`mini_kv.traces.runs.run_prompts` asks the real manager, of any groups; tests hold both against each other. Here each
-block costs a look into a dict or two.
+`mini_kv.traces.runs.run_prompts` runs the real manager, with any groups. Tests compare the two. Here each block costs
+one or two dict lookups.
 """
 
 from bisect import bisect
@@ -17,7 +17,7 @@ class LostBlock(NamedTuple):
     """A block that was evicted before it would have been hit."""
 
     num_more: int
-    """How many blocks more the pool must have to have kept it."""
+    """Number of additional blocks with which the pool would have kept it."""
     waited: int
     """Milliseconds from its last use to the lookup."""
 

@@ -65,9 +65,9 @@ def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:
 
 
 def as_hashes(trace: Trace, block_size: int | None = None) -> list[TraceRequest]:
-    """Return the trace as one of hashes, with equal numbers for equal blocks behind equal beginnings.
+    """Return the trace as a trace of hashes, with equal numbers for equal blocks after equal beginnings.
 
-    `block_size` is asked for as in `get_block_size`, and raises `ConfigError` as there. Costs O(tokens).
+    `block_size`, and the `ConfigError` for it, are as in `get_block_size`. Costs O(tokens).
     """
     size = get_block_size(trace, block_size)
     hashes = [entry for entry in trace if isinstance(entry, TraceRequest)]

@@ -40,9 +40,9 @@ PUBLISHED = {
 
 
 def fetch(published: Published, target: Path) -> None:
-    """Write the published file to `target`; if anything goes wrong, nothing is left there, nor what was there changed.
+    """Write the published file to `target`. On failure `target` is unchanged.
 
-    Raises `ConfigError` if the address cannot be reached, or if what comes is not what was published.
+    Raises `ConfigError` if the address cannot be reached, or if the received file differs from the published one.
     """
     digest, num_bytes = hashlib.sha256(), 0
     try:

@@ -32,7 +32,7 @@ SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or mor
 class Found:
     """Requests that found about the same share of their prompts.
 
-    Whether a request found anything at all does not tell real traffic apart: nearly all begin with one system prompt.
+    Only counting requests with any hit would not distinguish traffic, because nearly all begin with a system prompt.
     """
 
     share: str
@@ -184,9 +184,9 @@ def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
 
 
 def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> int:
-    """Give the request its blocks, ending older ones as needed; return how many tokens it found in the cache.
+    """Admit the request, and end older ones as needed. Return its hit in tokens.
 
-    The request must fit into the pool, so that it has its blocks at the latest when no other request runs.
+    The request must fit in the pool, so that it gets its blocks at the latest when no other request runs.
     """
     if len(running) == concurrency:
         kv.free(running.popleft())
@@ -200,7 +200,7 @@ def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concur
 
 
 def _group_of(num_hits: int, num_tokens: int) -> str:
-    """Return in which group of `SHARES` a request is that found so much."""
+    """Return the group of `SHARES` for a request with this hit."""
     if num_hits == 0:
         return "nothing"
     return next(share for share, end in SHARES.items() if num_hits / num_tokens < end)

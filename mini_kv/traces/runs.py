@@ -27,7 +27,7 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.traces.prompt_hashes import Prompt
 
 _ANSWER = 2
-"""The token that every answer consists of. Of 0 and 1 it would be looked whether they are booleans."""
+"""The token of every answer. It is neither 0 nor 1, because these need a check for booleans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def _through(scheduler: Scheduler, output: SchedulerOutput) -> Iterator[str]:
 def _skip_quiet_steps(scheduler: Scheduler, output: SchedulerOutput) -> None:
     """Give all requests the tokens of the next steps at once, up to the first step that could do anything else.
 
-    The last step must have let in, preempted and ended no request. What it did not let in, the next ones do not either:
-    nothing of the pool changes while all that run have quiet stretches (`mini_kv.core.quiet`).
+    The last step must not have admitted, preempted or ended a request. Then the next steps admit none either, because
+    the pool does not change while all running requests have quiet stretches (`mini_kv.core.quiet`).
     """
     if output.scheduled_new_reqs or output.preempted_req_ids:
         return
@@ -183,8 +183,8 @@ def _skip_quiet_steps(scheduler: Scheduler, output: SchedulerOutput) -> None:
 def belady_hit_blocks(prompts: Sequence[Prompt], block_size: int, num_blocks: int) -> int:
     """Return the most blocks that any policy can hit in this pool, the null block included, one request at a time.
 
-    Each miss takes the place of the block whose next use is the farthest. A bound, not a policy: a request's blocks
-    are taken as coming one by one, where a pool must hold them all at once. Refused prompts count as nowhere.
+    Each miss evicts the block with the farthest next use. It is a bound, not a policy, because here a request takes its
+    blocks one by one, but a real pool must hold all of them at once. Refused prompts are ignored.
 
     Source: Belady (1966), doi.org/10.1147/sj.52.0078. Costs O(blocks + requests * log(requests)).
     """

@@ -56,7 +56,7 @@ class Seen:
         self._sorted: dict[Hashable, list[tuple[bytes, int]]] = {}
 
     def find_and_add(self, units: bytes, number: int, namespace: Hashable) -> tuple[int, int | None]:
-        """Return the longest beginning in common with an earlier prompt, in units, and which one; then add this one."""
+        """Return the longest prefix shared with an earlier prompt, in units, and that prompt. Then add this prompt."""
         rows = self._sorted.setdefault(namespace, [])
         place = bisect(rows, (units, number))
         best: tuple[int, int | None] = (0, None)
@@ -135,7 +135,7 @@ def _with_pictures(entry: TokenRequest, numbers: dict[str, int]) -> bytes:
 
 
 class _Deepest:
-    """Finds the earlier prompt that has the most of this one's end, wherever it is there."""
+    """Finds the earlier prompt that contains the longest part of this prompt's end, at any position."""
 
     def __init__(self) -> None:
         self._last: dict[bytes, int] = {}
@@ -192,9 +192,9 @@ def _agree_again(mine: tuple[int, ...], theirs: tuple[int, ...], place: int, the
 
 
 def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
-    """Return how many tokens from here on stand in both in another order, or 0 if there is no such stretch.
+    """Return the number of tokens from here on that both have in another order, or 0 if there is no such stretch.
 
-    Both must begin with something that the other has later: a new text is in none of them.
+    Each must begin with tokens that the other has later. A new text is in neither of them.
     """
     if len(mine) < LEAST_BEHIND or len(theirs) < LEAST_BEHIND:
         return 0

@@ -1,4 +1,4 @@
-"""A workload of our own in Mooncake's format: chats that grow, documents, a few system prompts.
+"""Makes a synthetic workload in Mooncake's format: chats that grow, documents, a few system prompts.
 
     conversation    | system prompt | question |                                        turn 1
                     | system prompt | question | answer | question |                    turn 2, after a while
@@ -120,7 +120,7 @@ def _conversation(dice: Dice, start: int, system_prompt: Segment) -> list[Turn]:
 
 
 def _repeats(dice: Dice, session: Sequence[Turn]) -> list[Turn]:
-    """Return a few of the turns once more, a little later, as a client does that grew impatient."""
+    """Return a few of the turns once more, a little later, as an impatient client would send them."""
     return [
         turn._replace(timestamp=turn.timestamp + dice.integer(_REPEAT_MS))
         for turn in session

@@ -1,11 +1,11 @@
 """From all prompt tokens down to the hits, one loss per row. The rows add up exactly.
 
-1. tokens       what earlier prompts began with; and what stood in them behind a difference (`seen`)
-2. names        the same tokens with the same images, adapter and salt
+1. tokens       those that began an earlier prompt, and those that occurred in one after a difference (`seen`)
+2. hashes       the same tokens with the same images, adapter and salt
 3. blocks       whole blocks of them, but never the prompt's last token
-4. groups       what every group of layers finds, with memory for everything: the real manager (`runs`)
-5. memory       what a pool of a certain size finds: the real manager again; of one group of full attention `plain_hits`
-6. serving      what is found with others running, and computed again after preemption: the real scheduler
+4. groups       the hits of every group of layers, with unlimited memory: the real manager (`runs`)
+5. memory       the hits in a pool of a certain size: the real manager, or `plain_hits` for one group of full attention
+6. serving      the hits while other requests run, minus tokens computed again after preemption: the real scheduler
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts
 from mini_kv.traces.seen import Behind, Shared, shared_and_behind
 
 SMALL_BLOCK = 16
-"""Tokens per block, vLLM's default: what is shorter is hardly worth sharing."""
+"""Tokens per block, vLLM's default. Shorter prefixes are hardly worth sharing."""
 
 
 class Row(NamedTuple):
@@ -35,7 +35,7 @@ class Waterfall:
     """The hits of a trace and the causes of its losses."""
 
     has_tokens: bool
-    """Whether the trace says the tokens; of hashes some losses cannot be told."""
+    """Whether the trace has tokens. With hashes some losses cannot be determined."""
     num_requests: int
     setup: Setup
     rows: list[Row]

@@ -1,7 +1,7 @@
 """The training text of the small model: the sentences of this repository.
 
-Tables, code, figures and headings are left out: a model of this size learns either to write sentences or to draw
-tables.
+Tables, code, figures and headings are left out, because a model of this size can learn to write sentences or tables,
+but not both.
 """
 
 import ast

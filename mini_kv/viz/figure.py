@@ -2,7 +2,7 @@
 
 data = story_data(load_scenario("share-and-evict"))        # played on the real engine
 page(data)                    # a page that needs nothing else
-fragment(data), script()      # for a page that has many figures: the script once, a fragment a figure
+fragment(data), script()      # for a page with many figures: the script once, a fragment per figure
 """
 
 import json
@@ -78,7 +78,7 @@ def puzzle_data(player: PuzzlePlayer) -> Data:
 def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: str, lang: str = "en") -> Data:
     """Return the story of any recorded calls, such as a learner's. The spans must carry snapshots.
 
-    A lookup changes nothing, so it is told together with the call that follows it.
+    A lookup changes nothing, so it is part of the step of the next call.
     """
     head: Data = {} if lang == "en" else {"lang": lang}
     writer = StoryWriter(title, num_blocks, block_size, **head)
@@ -133,7 +133,7 @@ def fragment(data: Data, film: bool = False, follows: bool = False, choice: str 
     `film`: it plays by itself, repeatedly, until the reader takes control. `follows`: it is the second of two.
     `choice`: a link beside the button that stops a film.
 
-    The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
+    The `div` is for Markdown, which treats an unknown element as a word in a paragraph.
     """
     mode = " film" if film else " follows" if follows else ""
     return (

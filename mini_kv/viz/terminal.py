@@ -37,7 +37,7 @@ class Page:
 def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
     """Write the scenario to `out`. With `keys` (a terminal) write one step per key: Left goes back, `q` stops.
 
-    With keys each step replaces the one before it, unless the terminal is too low or lacks the codes.
+    With keys each step replaces the one before it, unless the terminal has too few lines or no escape codes.
     """
     colour, width, steps, room = _may_colour(out), _width_of(out), len(scenario.steps), _blocks_of(out)
     pages = [

@@ -3,7 +3,7 @@
 A     [1x2#] [2x2#] [8x1#]        a block table: block 1 has two references (x2) and is cached (#)
 B     [1x2#] [2x2#] [9x1 ]        block 9 has no block hash: no other request can find it
 W     [null] [3x1 ]               a null block: the block here left the window
-free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still be revived
+free  next-> 10 7# <-last         the free queue: 10 is reused next, and 7 can still be hit
 """
 
 from collections.abc import Collection, Sequence
@@ -26,8 +26,8 @@ def draw_state(
         frame: the state.
         changed: ids of blocks to set in bold. Needs `colour`.
         colour: whether terminal escape codes may be used.
-        max_blocks: longer rows lose their middle.
-        lang: the language of its few words.
+        max_blocks: in longer rows a count replaces the middle.
+        lang: the language of the words in the drawing.
     """
     rows: list[tuple[str, list[str]]] = []
     bold, t = changed if colour else (), words(lang)

@@ -1,4 +1,4 @@
-"""`python -m mini_kv.bench.attention`: attention over blocks, beside attention over contiguous keys and values."""
+"""`python -m mini_kv.bench.attention`: attention over blocks, compared with contiguous keys and values."""
 
 import argparse
 import json
@@ -53,9 +53,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
     parser.add_argument("--rows", nargs="+", metavar="TEXT", help="only rows whose names contain one of these")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs per row, on a CPU (default: 9)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the tensors (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the tensors (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
-    parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too")
+    parser.add_argument("--json", metavar="FILE", help="also write the report as JSON")
     return parser.parse_args(argv)
 
 

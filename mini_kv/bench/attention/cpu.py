@@ -1,6 +1,6 @@
-"""On a CPU: our torch backend beside torch's own attention over contiguous keys and values, one thread.
+"""On a CPU: our torch backend compared with torch's own attention over contiguous keys and values, on one thread.
 
-Also beside vLLM's C++ kernel over blocks, if it is installed. See `cpu_peers`.
+If vLLM is installed, also compared with its C++ kernel over blocks. See `cpu_peers`.
 """
 
 from collections.abc import Callable, Sequence

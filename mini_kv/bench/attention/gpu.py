@@ -1,4 +1,4 @@
-"""On a GPU: our kernels beside the machine's limits, and beside other installed kernels.
+"""On a GPU: our kernels compared with the machine's limits, and with other installed kernels.
 
 It first prints the machine's limits (copy, read, multiply), then each row with its ratio to these and to the others:
 torch's attention over contiguous keys and values (flash, cuDNN), FlexAttention, FlashInfer. Each result is compared

@@ -1,4 +1,4 @@
-"""`python -m mini_kv.bench.beside_vllm`: 200 requests on our engine and on vLLM, and do they agree on every block."""
+"""`python -m mini_kv.bench.beside_vllm`: run 200 requests on our engine and on vLLM, and compare every block."""
 
 import argparse
 import gzip
@@ -105,7 +105,7 @@ def compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
     """Run vLLM, or read a recording. Return the result of the comparison. Raises `RuntimeError` and `ConfigError`."""
     python = os.environ.get(VARIABLE)
     if args.recorded is None and python is None:
-        raise ConfigError(f"{VARIABLE} names no Python that has vLLM; or give --recorded FILE, or --server URL")
+        raise ConfigError(f"set {VARIABLE} to a Python that has vLLM, or add --recorded FILE or --server URL")
     ours = our_run(work)
     if python is None or args.recorded is not None:
         answer = read_recording(args.recorded)
@@ -119,13 +119,13 @@ def compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare, and return 0 if they agree, 1 if they differ, 2 without an engine to compare with."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.beside_vllm", description=__doc__)
-    parser.add_argument("--recorded", type=Path, metavar="FILE", help="beside a recorded run, without vLLM")
+    parser.add_argument("--recorded", type=Path, metavar="FILE", help="compare with a recorded run, without vLLM")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write vLLM's run to a file")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="only write the model, for a server to load")
-    parser.add_argument("--server", metavar="URL", help="beside a server that runs, its cache empty: http://HOST:PORT")
-    parser.add_argument("--events", default="tcp://127.0.0.1:5557", metavar="ENDPOINT", help="where it publishes")
-    parser.add_argument("--replay", metavar="ENDPOINT", help="where to ask for those that were missed")
-    parser.add_argument("--model", default="tiny", metavar="NAME", help="its name there (default: tiny)")
+    parser.add_argument("--server", metavar="URL", help="compare with a server, its cache empty: http://HOST:PORT")
+    parser.add_argument("--events", default="tcp://127.0.0.1:5557", metavar="ENDPOINT", help="the server's KV events")
+    parser.add_argument("--replay", metavar="ENDPOINT", help="the address that sends missed batches again")
+    parser.add_argument("--model", default="tiny", metavar="NAME", help="the model's name there (default: tiny)")
     args = parser.parse_args(argv)
     if args.checkpoint is not None:
         save_checkpoint(args.checkpoint)

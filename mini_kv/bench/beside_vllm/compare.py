@@ -1,7 +1,7 @@
 """Compares two engines: tokens, hits, and event by event the stored and removed blocks.
 
-The two hash the same content to other numbers (deviation `hash-recipe`). So hashes are not compared but renamed: each
-becomes the tokens from the prompt's beginning to the block's end, which a hash represents.
+The two engines have different hashes for the same content (deviation `hash-recipe`). So each hash is replaced by the
+tokens that it represents, from the prompt's beginning to the block's end.
 """
 
 from collections.abc import Callable, Sequence

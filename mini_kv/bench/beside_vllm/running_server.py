@@ -1,6 +1,6 @@
-"""A server that runs already, vLLM's or another one, asked one request at a time while its events are heard.
+"""Sends requests one at a time to a running server, vLLM's or another one, and records its events.
 
-One at a time, because a server that is asked by many plans its steps by when they come, which no other run repeats.
+Several clients at once would make the server's steps depend on the times of arrival, and no run could be repeated.
 """
 
 import json
@@ -16,7 +16,7 @@ from mini_kv.serve.mirror import Follower, Mirror
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Sends the body of a completion, and returns the answer's."""
 _QUIET_S = 0.5
-"""No batch for that long: all have come."""
+"""Seconds without a batch after which all batches have arrived."""
 
 
 def ask_at(url: str) -> Ask:
@@ -55,5 +55,5 @@ def live_run(work: Work, ask: Ask, subscriber: Subscriber, model: str) -> tuple[
         follower.receive(frames)
     follower.catch_up()
     if follower.mirror.gaps:
-        raise RuntimeError(f"not all events were heard: {follower.mirror.gaps[-1]}; give --replay")
+        raise RuntimeError(f"some events are missing: {follower.mirror.gaps[-1]}; add --replay")
     return Run("the server", tokens, cached, batches), follower.mirror

@@ -1,8 +1,8 @@
-"""Runs prompts on vLLM, in a Python of its own: `python worker.py FOLDER`. Imports nothing of this project.
+"""Runs prompts on vLLM, in its own Python: `python vllm_worker.py FOLDER`. Imports nothing of this project.
 
-Standard input brings one JSON object: `prompts`, `max_tokens` (one each), `settings` of vLLM's `LLM`. Standard output
-takes one back: vLLM's version, the tokens of each answer, how many tokens of each prompt were found in the cache, and
-the batches of KV events, all of them, as hexadecimal text. Whatever vLLM prints goes to standard error.
+Standard input has one JSON object: `prompts`, `max_tokens` (one per prompt), `settings` of vLLM's `LLM`. Standard
+output gets one: vLLM's version, the tokens of each answer, the number of cached tokens of each prompt, and all batches
+of KV events as hexadecimal text. vLLM's own output goes to standard error.
 """
 
 import json
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def all_batches(endpoint: str, at_least: int) -> list[bytes]:
-    """Return every batch that was published; `at_least` that many are waited for, ten seconds."""
+    """Return every published batch. Wait up to ten seconds for `at_least` batches."""
     import time
 
     import zmq

@@ -1,7 +1,7 @@
 """The model, the prompts, and our engine's run of them.
 
-Sized so that everything happens that can: prompts that begin alike, prompts cut over steps, a pool of which the running
-requests want more than there is, so that blocks are evicted and requests preempted.
+The sizes produce every kind of event: prompts that begin alike, prompts that are split over steps, and a pool that is
+too small for the running requests, so that blocks are evicted and requests preempted.
 """
 
 import random
@@ -37,7 +37,7 @@ MODEL = ModelConfig(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What both engines are asked."""
+    """The prompts and settings for both engines."""
 
     prompts: list[list[int]]
     max_tokens: list[int]
@@ -45,12 +45,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What an engine answers."""
+    """The result of an engine."""
 
     name: str
     tokens: list[list[int]]
     cached: list[int]
-    """How many tokens of each prompt were found in the cache."""
+    """Number of tokens of each prompt that were found in the cache."""
     batches: list[list[AnyEvent]]
     """The events, step by step."""
 
@@ -94,7 +94,7 @@ class _Listener:
 
 
 def our_run(work: Work, *, one_at_a_time: bool = False) -> Run:
-    """Run the prompts, all of them at hand from the beginning, or each when the one before it is done."""
+    """Run the prompts, all submitted at the beginning, or one after the other."""
     listener = _Listener()
     parts: dict[str, Any] = publishing(listener)
     config = EngineConfig(BLOCK_SIZE, NUM_BLOCKS, scheduler=LIMITS)
@@ -113,7 +113,7 @@ def our_run(work: Work, *, one_at_a_time: bool = False) -> Run:
 
 
 def gap(token_ids: list[int]) -> float:
-    """Return by how much the logarithms of probability of the two likeliest next tokens differ."""
+    """Return the difference of the log probabilities of the two likeliest next tokens."""
     engine = LLMEngine(make_model(), config=EngineConfig(BLOCK_SIZE, NUM_BLOCKS, scheduler=LIMITS))
     (output,) = engine.generate([token_ids], SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, logprobs=2))
     logprobs = output.outputs[0].logprobs

@@ -1,4 +1,4 @@
-"""`python -m mini_kv.bench.generate`: what a cache buys, what a batch buys, and how fast other engines are."""
+"""`python -m mini_kv.bench.generate`: the gain of a cache and of a batch, and the speed of other engines."""
 
 import argparse
 import json
@@ -93,9 +93,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
     parser.add_argument("--shape", nargs="+", choices=SHAPE_NAMES, help="default: depends on part and device")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each, in turns (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and prompts (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the tables, their figures mean nothing")
-    parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too")
+    parser.add_argument("--json", metavar="FILE", help="also write the report as JSON")
     return parser.parse_args(argv)
 
 

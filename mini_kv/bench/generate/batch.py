@@ -1,4 +1,4 @@
-"""Many requests in one step, beside the machine's limits: the gain of batches, and the cost of a request.
+"""Many requests in one step, compared with the machine's limits: the gain of batches, and the cost of a request.
 
 A step reads all weights once, for one token as for a hundred. It also reads each request's keys and values, and
 computes each request's products. So tokens per second grow with the batch until one of two limits is reached:

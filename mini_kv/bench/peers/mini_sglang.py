@@ -25,7 +25,7 @@ class MiniSGLang(Peer):
         """Import its cache from the checkout at `path`. Raises `PeerError` if it is missing or cannot be built."""
         package = path / "python" / "minisgl"
         if not (package / "kvcache" / "radix_cache.py").is_file():
-            raise PeerError(f"{path} is no checkout of mini-sglang: it has no python/minisgl/kvcache/radix_cache.py")
+            raise PeerError(f"{path} is not a checkout of mini-sglang: no file python/minisgl/kvcache/radix_cache.py")
         self.path = path.resolve()
         try:
             self.torch: Any = importlib.import_module("torch")
@@ -41,7 +41,7 @@ class MiniSGLang(Peer):
             raise PeerError(f"mini-sglang cannot be imported, {reason}: {error}") from error
 
     def cache(self, num_blocks: int, block_size: int) -> Cache:
-        """Return its cache manager with a radix tree, and the page table. Only one page size at a time is possible."""
+        """Return a cache with its radix-tree manager and the page table. Only one page size at a time is possible."""
         return _SGLangCache(self, num_blocks, block_size)
 
     def pool(self, num_blocks: int) -> Any:

@@ -20,7 +20,7 @@ class NanoVLLM(Peer):
         """Import its block manager from the checkout at `path`. Raises `PeerError` if there is none."""
         package = path / "nanovllm"
         if not (package / "engine" / "block_manager.py").is_file():
-            raise PeerError(f"{path} is no checkout of nano-vllm: it has no nanovllm/engine/block_manager.py")
+            raise PeerError(f"{path} is not a checkout of nano-vllm: no file nanovllm/engine/block_manager.py")
         self.path = path.resolve()
         # An empty package in place of the real one, whose __init__ imports the model runner and with it a GPU's stack.
         stand_in = ModuleType("nanovllm")

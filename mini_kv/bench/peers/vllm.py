@@ -105,9 +105,9 @@ class VLLM(Peer):
 def _scheduler(kv_cache_config: Any, block_size: int, max_tokens: int, max_seqs: int) -> Any:
     """Return vLLM 0.33's `Scheduler`.
 
-    Its parts' configurations are real ones with their defaults. A stand-in is the whole that holds them, which cannot
-    be made without a model's files, and what it says of the model: a plain decoder, without drafts. The manager of
-    structured output is a real one that was never initialised: no request asks it for anything.
+    The configurations of its parts are real, with their defaults. A stand-in replaces the object that contains them,
+    because the real one needs a model's files. It describes a plain decoder without drafts. The manager of structured
+    output is a real one that was never initialised, because no request uses it.
     """
     configs = importlib.import_module("vllm.config")
     limits = configs.SchedulerConfig(

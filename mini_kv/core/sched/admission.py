@@ -1,8 +1,8 @@
 """Interface of admission strategies: the number of blocks that must stay free when a new request is admitted.
 
 A new request that fits now may still be admitted too early. Running requests grow by a token per step. If the new one
-took the last block, one of them is soon preempted and computes all of its tokens again. Reserved blocks prevent that,
-and have no other use. `mini_kv.policy.admission_strategies` has more strategies.
+took the last block, one of them is soon preempted and computes all of its tokens again. Reserved blocks prevent that.
+They have no other use. `mini_kv.policy.admission_strategies` has more strategies.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from mini_kv.core.request import Request
 
 
 class AdmissionPolicy(Protocol):
-    """Decides when a waiting request may enter. Asked only while others run: an idle engine admits any that fits.
+    """Decides when a waiting request may enter. An idle engine does not ask it and admits any request that fits.
 
     That rule is in the scheduler, not in the strategy, so that no strategy can stop the engine forever.
     """

@@ -66,8 +66,8 @@ def can_ever_run(
     Args:
         kv_cache_manager: the request would have its whole pool.
         config: the limits.
-        num_tokens: its number of tokens when it is added.
-        max_slots: the most of its tokens that are ever computed. A preempted request starts again with up to that many.
+        num_tokens: the request's number of tokens when it is added.
+        max_slots: the most of its tokens that are ever computed. A preempted request restarts with up to this number.
     """
     if num_tokens >= config.max_model_len:
         return f"leaves no room for output: max_model_len is {config.max_model_len}"

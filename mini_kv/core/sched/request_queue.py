@@ -1,4 +1,4 @@
-"""The waiting line, in two orders: by arrival, or by priority and then arrival."""
+"""The waiting queue, in two orders: by arrival, or by priority and then arrival."""
 
 import heapq
 from collections import deque
@@ -73,7 +73,7 @@ class FCFSRequestQueue(deque[Request]):
 
 
 class PriorityRequestQueue:
-    """The smallest `(priority, arrival)` first. A preempted request keeps both, and so its place."""
+    """The smallest `(priority, arrival)` first. A preempted request keeps both, so it returns to its old position."""
 
     def __init__(self, heap: Iterable[tuple[int, int, Request]] = ()) -> None:
         """Start with a copy of another queue's heap, or without requests."""

@@ -47,7 +47,7 @@ class Scheduler:
         """Start without requests.
 
         Args:
-            kv_cache_manager: allocates and frees blocks. It may be a traced or observed one.
+            kv_cache_manager: allocates and frees blocks. It may be a traced or observed manager.
             config: limits.
             admission: when a new request may enter while others run.
 
@@ -134,8 +134,8 @@ class Scheduler:
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
         """Start a new request from the tokens and blocks of a running one. Return whether there was room.
 
-        For several samples of one prompt: the child's tokens are the parent's computed ones, then its own first one.
-        It runs at once. `False`, with nothing changed, if `max_num_seqs` requests are running already.
+        For several samples of one prompt: the child's tokens are the parent's computed tokens and then one of its own.
+        It runs at once. If `max_num_seqs` requests are running already, nothing changes and the result is `False`.
 
         Raises `SchedulerError` if the parent is not running or a step is under way. Raises the errors of `add_request`
         and `KVCacheManager.fork` too.
@@ -248,9 +248,9 @@ class Scheduler:
     def recover(self) -> None:
         """Start again after an interrupted call: all unfinished requests wait, with nothing computed or cached.
 
-        They wait in the order of arrival, and the worker is told to drop them until they run again. The step under way
-        is dropped. Tokens from its results are removed. The next call does this by itself. If this call is
-        interrupted too, call it again. Costs O(pool).
+        They wait in the order of arrival. The next step tells the worker to drop them. The step under way is dropped,
+        and tokens from its results are removed. The next call does all this by itself. If this call is interrupted
+        too, call it again. Costs O(pool).
         """
         step = self.step or Step(0)
         for request, num_tokens, num_block_hashes in step.before_results:

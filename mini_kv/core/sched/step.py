@@ -1,4 +1,4 @@
-"""A step in progress: the scheduler's data of it, in addition to the plan that the worker gets."""
+"""A step in progress: the data that the scheduler keeps besides the plan for the worker."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ class Step:
     """Each request with results that are being applied, with its earlier numbers of tokens and of block hashes."""
 
     def take_out(self, request_id: str) -> None:
-        """Remove the request from the step. Its tokens are in the budget again."""
+        """Remove the request from the step. Its tokens are added to the budget again."""
         self.token_budget += self.output.num_scheduled_tokens.get(request_id, 0)
         self.requests.pop(request_id, None)
         self.output.drop(request_id)

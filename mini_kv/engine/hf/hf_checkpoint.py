@@ -34,7 +34,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenize
 """A folder with one of these has a tokenizer."""
 SETTINGS = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json")
-"""What else transformers reads if it is there."""
+"""Further files that transformers reads if they exist."""
 _MAX_INDEX_BYTES = 16 << 20
 """Largest index of a checkpoint that consists of several files."""
 COUNTS = 1024
@@ -91,7 +91,7 @@ def load_huggingface(
 
 
 def _check_other_files(folder: Path) -> None:
-    """Look through all that transformers is going to read besides the weights."""
+    """Check all files that transformers will read besides the weights."""
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():
             raise CheckpointError(path, "is not a regular file")
@@ -106,7 +106,7 @@ def _check_other_files(folder: Path) -> None:
 
 
 def _check_patterns(path: Path) -> None:
-    """Raise if the tokenizer cuts texts by a pattern that is not known to be quick."""
+    """Raise if the tokenizer splits texts by an unknown pattern, because it might be slow."""
     for pattern in patterns_in(read_object(path, CheckpointError, MAX_TOKENIZER_BYTES)):
         if not isinstance(pattern, str) or pattern not in KNOWN_PATTERNS:
             raise CheckpointError(path, f"has the pattern {pattern!r}, which is none of the known patterns")
@@ -151,7 +151,7 @@ def _files_in(index: Path) -> list[str]:
 def _load_weights(
     folder: Path, weights: Path, header: dict[str, TensorHeader], dtype: torch.dtype | None
 ) -> "PreTrainedModel":
-    """Return the model with every weight from the checkpoint, or refuse."""
+    """Return the model with every weight from the checkpoint. Raise `CheckpointError` if the weights do not fit."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -187,13 +187,13 @@ def _load_weights(
 
 
 def _refuse(weights: Path, what: str, names: list[str]) -> None:
-    """Raise if there is anything to complain about."""
+    """Raise `CheckpointError` if `names` is not empty."""
     if names:
         raise CheckpointError(weights, f"does not fit config.json: tensors {what} ({len(names)}): {_some(names)}")
 
 
 def _in_words(error: Exception) -> str:
-    """Return the error with its kind; the text of a `KeyError` is only a key."""
+    """Return the error's type and text, because the text of a `KeyError` is only a key."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -218,7 +218,7 @@ def _load_tokenizer(folder: Path) -> HuggingFaceTokenizer | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Mute transformers' reports and progress bars while we load: what they would say, we raise."""
+    """Mute transformers' reports and progress bars while we load. We raise errors instead."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

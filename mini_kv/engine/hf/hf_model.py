@@ -1,15 +1,15 @@
 """A checkpoint of Llama, Qwen, Mistral, Gemma, Phi and others as a `CausalLM`: transformers computes, we keep the past.
 
     transformers' layers          q, k, v, rotated           our Attend
-    norm, projections, RoPE   ------------------------->   keeps k and v, looks back
-    feed-forward, logits      <-------------------------   what each query found
+    norm, projections, RoPE   ------------------------->   keeps k and v, attends
+    feed-forward, logits      <-------------------------   the results of the queries
 
-The layers of transformers look their attention up by name, in a registry that takes additions. We add one name, for
-a function that computes nothing: it hands queries, keys and values to the `Attend` of the step. Source: transformers
+The layers of transformers look up their attention by name, in a registry that accepts additions. We add one name. Its
+function computes nothing, but passes queries, keys and values to the `Attend` of the step. Source: transformers
 `AttentionInterface` (modeling_utils.py), 5.17 and 5.23.
 
 The batch is packed, one request after the other in one row, `[1, num_tokens]`. Outside attention a layer treats each
-token by itself, and inside it the `Attend` knows whose token is whose: no padding, no mask.
+token by itself. In attention the `Attend` knows the request of each token, so no padding and no mask are needed.
 """
 
 import json
@@ -64,9 +64,9 @@ SUPPORTED = (
 )
 """Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
 
-They do so on small checkpoints made up for it, with random weights, not on those that are published. "gemma3" is the
-large models, which also read pictures; here they read text. "gemma3n_text" is the part of Gemma 3n that reads text: its
-last layers have no keys and values of their own, they read another layer's. "minimax" has layers that keep a state.
+The tests use small checkpoints with random weights, not published ones. "gemma3" are the large models, which also read
+pictures. Here they read text only. "gemma3n_text" is the part of Gemma 3n that reads text. Its last layers have no keys
+and values. They read those of another layer. "minimax" has layers that keep a state.
 """
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -75,7 +75,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 NUM_WITNESSED = 24
 """Tokens for which an untested model is compared with itself."""
 MOST_OFF = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""By dtype: how far apart logits may be that were computed in another order, as a share of the largest."""
+"""By dtype: the largest allowed difference of logits that were summed in another order, as a share of the largest."""
 
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
@@ -85,14 +85,14 @@ class HuggingFaceModel:
     """A model of transformers that leaves its past to an `Attend`. See `CausalLM`."""
 
     def __init__(self, model: "PreTrainedModel", *, untested: bool = False) -> None:
-        """Take over a model: from now on its attention is ours, and its own `generate` refuses to run.
+        """Replace the model's attention by ours. Its own `generate` then refuses to run.
 
-        Costs one forward of one token, which shows what each layer keeps. If the architecture may be untested, two more
-        of a few tokens: with its attention and with ours the logits must be the same.
+        Costs one forward of one token, which shows the KV of each layer. An untested architecture costs two more, of a
+        few tokens: the logits with its own attention and with ours must be equal.
 
         Raises:
-            ConfigError: an architecture that is not in `SUPPORTED`, unless it may be `untested`; one whose past is more
-                than keys and values; an untested one that says something else with our attention than with its own.
+            ConfigError: the architecture is not in `SUPPORTED`, and `untested` is false. Or its layers keep more than
+                keys and values. Or it is untested, and its logits with our attention differ from those with its own.
         """
         check_config(model.config.to_dict(), untested=untested)
         _register()
@@ -115,7 +115,7 @@ class HuggingFaceModel:
 
     @property
     def settings(self) -> str:
-        """All that decides what the model computes, beside weights and dtype: its config, less the folder's name."""
+        """All settings that decide the model's results, besides weights and dtype: its config without the folder."""
         config = self._model.config.to_dict()
         config.pop("_name_or_path", None)
         return json.dumps(config, sort_keys=True, default=str)
@@ -142,7 +142,7 @@ class HuggingFaceModel:
         return specs
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
-        """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens."""
+        """Return the logits for the token after each of those rows, `[len(logits_indices), vocab_size]`."""
         more = {"past_key_values": Latents()} if self._has_latents else {}
         output = self._model(
             input_ids=token_ids[None],
@@ -307,11 +307,11 @@ class _Witness:
 
 
 def owning_layer(module: Any) -> int:
-    """Return the number of the layer whose keys and values this one reads: its own, unless it shares another's.
+    """Return the number of the layer whose keys and values this layer reads. Usually it is the layer itself.
 
-    Then it is the last layer of its kind that has some, and what comes as key and value is that layer's once more. So
-    the allocation of one layer is that of all that share it. Source: transformers `Gemma3nTextConfig.kv_sharing_modes`;
-    vLLM `add_kv_sharing_layers_to_kv_cache_groups` (v1/worker/utils.py).
+    A layer that shares KV reads the last layer of its kind that has some, and gets its keys and values again. So all
+    these layers share one allocation. Source: transformers `Gemma3nTextConfig.kv_sharing_modes`; vLLM
+    `add_kv_sharing_layers_to_kv_cache_groups` (v1/worker/utils.py).
     """
     if not getattr(module, "is_kv_shared_layer", False):
         return int(module.layer_idx)
@@ -322,7 +322,7 @@ def owning_layer(module: Any) -> int:
 
 
 def _register() -> None:
-    """Add our function to transformers' registry; again and again is the same as once, and other names stay."""
+    """Add our function to transformers' registry. A second call changes nothing. Other names are unchanged."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(INTERFACE, _attention_function)
@@ -331,7 +331,7 @@ def _register() -> None:
 def _attention_function(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """Hand one layer's queries, keys and values to the step's `Attend`. The signature is transformers'.
+    """Pass one layer's queries, keys and values to the step's `Attend`. The signature is transformers'.
 
     Args:
         module: the layer's attention; `layer_idx` is its number.

@@ -1,4 +1,4 @@
-"""A tokenizer of transformers behind the few calls that the engine needs."""
+"""A tokenizer of transformers with the interface that the engine needs."""
 
 import json
 import re
@@ -34,7 +34,7 @@ class HuggingFaceTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids, with the tokens around them that the model expects, such as one that begins a text.
 
-        Without these if they stand in the text already, as a chat template writes them.
+        `add_special_tokens=False` leaves these out, for a text that already has them, as from a chat template.
         """
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # the library takes real text only
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -45,12 +45,12 @@ class HuggingFaceTokenizer:
     ) -> str:
         """Return a conversation as the text that the model has learned to read.
 
-        The template is a small program that comes with the checkpoint. It runs in Jinja's sandbox, which keeps it from
-        files and from Python, and not from taking its time. Source: transformers `apply_chat_template`.
+        The template is a small program in the checkpoint. It runs in Jinja's sandbox, without access to files and to
+        Python, but without a time limit. Source: transformers `apply_chat_template`.
 
         Raises:
             ConfigError: there is no template, or jinja2 is not installed.
-            PromptError: what stands in the messages is not what the template reads.
+            PromptError: the template does not accept the messages.
         """
         _check_messages(messages)
         if chat_template is None and self._tokenizer.chat_template is None:
@@ -72,14 +72,14 @@ class HuggingFaceTokenizer:
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Return the text of the tokens. A character may begin in one token and end in the next.
 
-        Special tokens stand for no text, nor do ids that only fill up the model's matrix.
+        Special tokens, and ids that only fill up the model's matrix, have no text.
         """
         return b"".join(self._bytes_of(token_id) for token_id in ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text; bytes that are no character become U+FFFD.
+        """Return the text. Bytes that are not a character become U+FFFD.
 
-        A space before the first word stays: the text may continue another.
+        A space before the first word is kept, because the text may continue another one.
         """
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
@@ -117,9 +117,9 @@ def _decoder_kinds(tokenizer: "PreTrainedTokenizerFast") -> set[str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character of a byte-level token stands for.
+    """Return the byte for each character of a byte-level token.
 
-    A byte that prints is itself; the others are, in order, the characters from U+0100 on. Source: GPT-2, `encoder.py`.
+    Printable bytes are unchanged. The others are, in order, the characters from U+0100 on. Source: GPT-2, `encoder.py`.
     """
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -1,7 +1,7 @@
-"""The regular expressions by which published tokenizers cut a text, and no others.
+"""The regular expressions by which published tokenizers split a text. No others are accepted.
 
-A pattern is a program that comes with the file: `(a+)+$` takes twice as long with every further letter, and no rule
-tells such patterns from good ones. These are known, and read a text in time that grows with its length.
+A pattern in a file may be very slow: `(a+)+$` takes twice as long with every further letter. No rule distinguishes such
+patterns from fast ones. The patterns here are known. Their time grows with the length of the text.
 
 Standard library only.
 """

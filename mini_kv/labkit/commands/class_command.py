@@ -1,4 +1,4 @@
-"""`mini-kv class DIR`: the gradebook, and what a class believes, from the marks that `mini-kv grade` wrote."""
+"""`mini-kv class DIR`: the gradebook and the beliefs of a class, from the marks that `mini-kv grade` wrote."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the picture, write three files beside the marks, and return the exit status."""
+    """Print the results of the class, write three files next to the marks, and return the exit status."""
     folder = Path(args.folder)
     try:
         titles, marks = load(folder)

@@ -31,7 +31,7 @@ EXTRAS = {
     ),
     "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
     "serve": Extra(("torch", "safetensors", "starlette", "uvicorn", "prometheus_client"), "mini-kv serve", "make test"),
-    "events": Extra(("pyzmq", "msgspec"), "what an engine's cache stores and drops; mini-kv attach", "make test"),
+    "events": Extra(("pyzmq", "msgspec"), "KV events of an engine's cache; mini-kv attach", "make test"),
     "tokenizer": Extra(("tokenizers", "jinja2"), "traces of texts and chats", "make test"),
     "sweep": Extra(
         ("joblib", "distributed", "tqdm"), "tables of replays in processes and on a Dask cluster", "make test"
@@ -42,7 +42,7 @@ EXTRAS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: the verb takes no arguments."""
+    """Do nothing, because the command takes no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

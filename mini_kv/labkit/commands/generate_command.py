@@ -10,7 +10,7 @@ from mini_kv.labkit.lab import UnknownLabError, find_checkout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the engine's arguments, those for its events, and the one that puts the learner's parts in it."""
+    """Add the arguments of the engine, of its events, and of the learner's parts."""
     add_generate_arguments(parser)
     parser.add_argument(
         "--kv-events",
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="publish which blocks are stored and removed, as vLLM does: tcp://127.0.0.1:5557 (with the extra events;"
         " see `mini-kv attach`)",
     )
-    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="where a subscriber asks for missed batches")
+    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="address that sends missed batches again")
     parser.add_argument(
         "--labs",
         metavar="PATH",
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_publishing(args: argparse.Namespace) -> int:
-    """Do this on an engine that publishes its cache's events."""
+    """Generate the texts on an engine that publishes its cache's events."""
     try:
         if (args.memory_tier, args.disk_tier, args.server_tier, args.labs) != (None, None, None, None):
-            raise ConfigError("--kv-events reports the engine's own pool only: leave out --labs and tiers")
+            raise ConfigError("--kv-events reports the engine's own pool only: omit --labs and tiers")
         if args.kv_events is None:
             raise ConfigError("--kv-events-replay needs --kv-events, whose batches it repeats")
         from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing
@@ -57,8 +57,8 @@ def _run_publishing(args: argparse.Namespace) -> int:
         print(f"mini-kv generate: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        advice = "in a checkout, `make test` brings it, or pip install -e '.[events]'"
-        print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
+        advice = "in a checkout, run `make test` or pip install -e '.[events]'"
+        print(f"mini-kv generate: {error.name} is not installed: {advice}", file=sys.stderr)
         return 2
     try:
         return run_generate(args, **publishing(publisher))

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from mini_kv.labkit.lab import UnknownLabError, find_checkout
 
 OLDEST = (8, 0)
-"""The compute capability that the kernels are made for, and later ones."""
-TORCH_WORKS = "attention by torch works here all the same, and so does the rest of the course"
+"""The lowest compute capability that the kernels support."""
+TORCH_WORKS = "attention with torch and the rest of the course work here nevertheless"
 SECONDS = 600
-"""Seconds for all parts together. A part that is cut off then is marked in the report."""
+"""Seconds for all parts together. The report marks a part that is cut off."""
 
 
 class Part(NamedTuple):
@@ -32,10 +32,10 @@ def parts(capability: str) -> list[Part]:
     """Return the parts of the report, the most important first."""
     bench, compiled = "mini_kv.bench.attention", "mini_kv.tests.attention.compiled"
     return [
-        Part("does an engine give the same tokens on every backend", ("-m", f"{bench}.engine_on_gpu")),
-        Part("what does this compiler make of the kernels", ("-m", compiled, "--capability", capability)),
-        Part("how fast are they: copy bandwidth, our kernels, other people's", ("-m", bench, "--device", "cuda")),
-        Part("would other tiles be faster", ("-m", f"{bench}.tune")),
+        Part("the engine's tokens on every backend", ("-m", f"{bench}.engine_on_gpu")),
+        Part("the compiled kernels: registers, spills, shared memory", ("-m", compiled, "--capability", capability)),
+        Part("speed: copy bandwidth, our kernels, other projects' kernels", ("-m", bench, "--device", "cuda")),
+        Part("speed with other tile sizes", ("-m", f"{bench}.tune")),
         Part("lab-10's kernels", ("labs/lab-10/on_gpu.py",)),
     ]
 
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
-    """Measure, write the report and return 0, or 2 with one sentence on a machine without a suitable GPU.
+    """Measure, write the report and return 0, or print an error and return 2 on a machine without a suitable GPU.
 
-    Each part is run by `run_one`, in a process of its own unless another way is passed.
+    `run_one` runs each part. By default each part runs in its own process.
     """
     why = obstacle()
     if why is not None:
@@ -71,7 +71,7 @@ def obstacle() -> str | None:
     """Return the reason why this machine cannot measure, or `None` if it can."""
     for package in ("torch", "triton"):
         if importlib.util.find_spec(package) is None:
-            return f"no {package} here: in a checkout, make test brings it"
+            return f"{package} is not installed: in a checkout, run make test"
     import torch
 
     if not torch.cuda.is_available():

@@ -27,19 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--isolation", choices=("auto", *KINDS), default="auto", help="default: the best that works here"
     )
     parser.add_argument(
-        "--accept", nargs="+", default=[], metavar="STUDENT/LAB", help="run this held file; you have read it"
+        "--accept", nargs="+", default=[], metavar="STUDENT/LAB", help="run this held file, after you have read it"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade, and return 0 if every hand-in has a mark, 1 if one is held or ended early, 2 without any grading."""
+    """Grade, and return 0 if every hand-in has a mark, 1 if one is held or ended early, 2 if nothing was graded."""
     try:
         marks = _grade(args)
     except (ValueError, OSError) as error:
         print(f"mini-kv grade: {error}", file=sys.stderr)
         return 2
     odd = [mark for mark in marks if mark.status in ("held", "broken")]
-    print(f"{len({mark.student for mark in marks})} hand-ins, {len(marks)} labs; {len(odd)} for you to look at")
+    print(f"{len({mark.student for mark in marks})} hand-ins, {len(marks)} labs; {len(odd)} for you to review")
     return 1 if odd else 0
 
 
@@ -54,7 +54,7 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
         raise ValueError(f"no lab found in {args.submissions}: a hand-in needs lab-05.py or lab-05/starter.py")
     for accepted in args.accept:
         if accepted not in {f"{handin.student}/{lab.lab_id}" for handin in handins for lab in labs}:
-            raise ValueError(f"--accept {accepted}: there is no such student and lab here; write it as 07/lab-05")
+            raise ValueError(f"--accept {accepted}: no hand-in for this student and lab; write it as 07/lab-05")
     Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work, not after it
     walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
     print(f"each lab runs {SAYS[walls.kind]}")

@@ -1,4 +1,4 @@
-"""`mini-kv hint LAB FUNCTION`: a hint for a function of a lab, each time a plainer one."""
+"""`mini-kv hint LAB FUNCTION`: a hint for a function of a lab. Each call gives a plainer one."""
 
 import argparse
 import sys
@@ -61,5 +61,5 @@ def _of_last_run(lab: Lab, hints: Collection[str], out: TextIO) -> str | None:
     at_fault: str | None = read_state(lab.state, "progress").get(lab.lab_id, {}).get("function")
     if at_fault not in hints:
         return None
-    out.write(f"{at_fault}, where your last run got stuck:\n")
+    out.write(f"{at_fault}, the function at fault in your last run:\n")
     return at_fault

@@ -44,7 +44,7 @@ def _make(args: argparse.Namespace) -> int:
         if not tree.is_dir():
             raise ValueError(f"{tree} is not a folder")
         if not guarded:
-            raise ValueError(f"{root} has no solutions to look for: call this in the whole course")
+            raise ValueError(f"{root} has no solutions to look for: run this in the complete course")
         found = leaks(tree, guarded)
         print("\n".join([*found, f"{len(found)} leaks in {args.check}"]))
         return int(bool(found))

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 def run_lab(
     lab: Lab, out: TextIO, answers: TextIO | None = None, tell_all: bool = False, seconds: float = TIME_LIMIT_S
 ) -> int:
-    """Run the lab on `starter.py`. With `answers` (a terminal) first ask for one number that the run will show.
+    """Run the lab on `starter.py`. With `answers` (a terminal), first ask to predict one number of the run.
 
     Raises `ValueError` if pytest is not installed.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mini_kv.labkit.fixture import LabUnderTest, Note
 
 MAX_NOTES = 30
-"""Most comparisons in a story. A random test makes thousands."""
+"""The most comparisons in a story. A random test makes thousands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of: {', '.join(scenario_names())}; a lab's number; a file of --events, or of mini-kv serve",
     )
     parser.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
-    parser.add_argument("--beside", metavar="NAME", help="with --html: another story, played beside it step by step")
+    parser.add_argument("--beside", metavar="NAME", help="with --html: another story, shown next to it step by step")
     parser.add_argument("--plain", action="store_true", help="print all steps at once, without waiting for a key")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--html", metavar="FILE", help="write a page to step through instead")
-    instead.add_argument("--svg", metavar="FILE", help="write a picture that shows one step after the other instead")
+    instead.add_argument("--svg", metavar="FILE", help="write a picture that shows the steps one by one instead")
     instead.add_argument("--events", metavar="FILE", help="write the calls and what they change as JSON lines instead")
 
 
@@ -162,7 +162,7 @@ def find_test(lab: Lab, beginning: str) -> str:
 
 
 def _run_test(lab: Lab, test: str) -> tuple[Any, Any]:
-    """Run one test on the learner's code, in silence; return its result and its fixture, for telling its story."""
+    """Run one test on the learner's code without output. Return its result and its fixture, which has its story."""
     import pytest
 
     from mini_kv.labkit.plugin import FIXTURE, RESULTS
@@ -223,7 +223,7 @@ def story_texts(fixture: "LabUnderTest", out: TextIO) -> list[str]:
     steps, told = [], 0
     if len(notes) > MAX_NOTES:
         told = notes[-MAX_NOTES].moment[1]
-        steps = [f"({len(notes) - MAX_NOTES:,} comparisons before these, and what led to them, are left out)"]
+        steps = [f"({len(notes) - MAX_NOTES:,} earlier comparisons and their calls are omitted)"]
     for note in notes[-MAX_NOTES:]:
         steps += calls[told : note.moment[1]]
         told = note.moment[1]

@@ -1,4 +1,4 @@
-"""Gradescope and Classroom 50: the files that each wants, made from the course, and the results that each reads.
+"""Gradescope and Classroom 50: the files that each needs, made from the course, and the results that each reads.
 
 Both run `python -m mini_kv.labkit.grading.elsewhere`, which grades one hand-in as `mini-kv grade` does. The formats are
 those of Gradescope's "Autograder Specifications" and of Classroom 50's wiki, "Advanced Autograding".
@@ -35,7 +35,7 @@ PACKAGES = {"C": "", "T": TORCH, "K": f"triton numpy {TORCH}"}
 
 
 def gradescope_zip(lab: Lab, file: Path) -> None:
-    """Write the autograder of a lab: `setup.sh` and `run_autograder` at its root, the student's tree beside them."""
+    """Write the autograder of a lab: `setup.sh`, `run_autograder` and the student's tree."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         course = Path(folder) / "course"
         release(lab.root, course)
@@ -108,7 +108,7 @@ def _words(mark: Mark) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Grade the hand-in in a folder; write results in every case. Return 0 for full marks."""
+    """Grade the hand-in in a folder, and write results in every case. Return 0 for full marks."""
     kind, name, submission, out = words
     lab = find_lab(name, Path.cwd())
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])

@@ -1,8 +1,8 @@
-"""The marks: each lab of each hand-in in a process of its own, and the parent counts.
+"""The marks: each lab of each hand-in runs in its own process, and the parent process counts the points.
 
-A mark is the sum of the points, as this process knows them, of the tests that this process knows, each of which said
-once that it passed. A word more, a word twice, a test that cannot pass and does: then the lab is held, with 0 points,
-until a person has looked.
+A mark is the sum of the points of the tests that were reported once as passed. The parent knows the tests and their
+points. If a report is unknown or repeated, or a test passes that no code can pass, the lab is held: it has 0 points
+until a person has reviewed it.
 """
 
 import json
@@ -37,14 +37,14 @@ MAX_REPORT = 4_000_000
 
 @dataclass(slots=True)
 class Mark:
-    """What one student has in one lab."""
+    """The mark of one student in one lab."""
 
     student: str
     lab: str
     points: int
     score: int = 0
     status: str = "graded"
-    """`graded`, `missing`, `held` (0 points until a person has looked), or `broken` (it ended early)."""
+    """`graded`, `missing`, `held` (0 points until a person has reviewed it), or `broken` (it ended early)."""
     why: list[str] = field(default_factory=list)
     """Sentences for the TA."""
     ran: str = ""
@@ -135,10 +135,10 @@ class Grader:
                 mark.tests[name] |= {"state": state, "message": message}
         mark.score = sum(test["points"] for test in mark.tests.values() if test["state"] == State.PASS)
         if not ran.over:
-            mark.status, mark.why = "broken", [f"it ended before its tests did: {ran.ending}"]
+            mark.status, mark.why = "broken", [f"the process ended before its tests did: {ran.ending}"]
 
     def _run(self, lab: Lab, code: bytes, *options: str) -> "_Ran":
-        """Run the lab's tests on this code, in a folder that is gone afterwards."""
+        """Run the lab's tests on this code, in a temporary folder."""
         folder = Path(tempfile.mkdtemp(prefix="mini-kv-")).resolve()
         try:
             (folder / "tmp").mkdir()
@@ -153,7 +153,7 @@ class Grader:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self, ran: "_Ran", lab: Lab, folder: Path, command: Sequence[str]) -> None:
-        """Start the process, listen until it ends or its time is over, and end whatever is left of it."""
+        """Start the process, read its output until it ends or its time is over, and end all its processes."""
         (read_word, write_word), (read_report, write_report) = os.pipe(), os.pipe()
         word = secrets.token_hex(16)
         environment = environment_of(self.walls.root, folder) | {
@@ -223,7 +223,7 @@ class _Ran:
         return f"Python's exit status was {self.status}"
 
     def doubts_of(self, tests: Collection[str]) -> list[str]:
-        """Return the differences from the tests that were to be run."""
+        """Return the differences between the report and the tests that should have run."""
         names = [name for name, _, _ in self.ended]
         wanted = {*tests, *self.canaries}
         doubts = [f"an unknown or repeated test: {name[:60]}" for name in {*names} - wanted]
@@ -233,7 +233,7 @@ class _Ran:
         return doubts + (["a test that no code can pass has not failed"] if wrong else [])
 
     def hear(self, report: bytes, word: str) -> None:
-        """Take the report's lines; what does not begin with the word, or is not of the form, is a doubt."""
+        """Read the lines of the report. A line with a wrong first word or format is a doubt."""
         for line in report.decode(errors="replace").splitlines():
             begin, _, rest = line.partition(" ")
             try:
@@ -254,11 +254,11 @@ class _Ran:
         else:
             self.over, self.beliefs = said["end"] is True, dict(said["beliefs"])
             if said["changed"]:
-                self.doubts.append(f"it changed functions of others: {', '.join(map(str, said['changed']))[:200]}")
+                self.doubts.append(f"it changed other functions: {', '.join(map(str, said['changed']))[:200]}")
 
 
 def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
-    """Return the page's saved answers, counted here: forecasts are compared with the lab's own answers."""
+    """Return the counts of the page's saved answers. Predictions are compared here with the lab's own answers."""
     if not page:
         return {}
     forecasts, hints, runs = (page.get(name) for name in ("forecasts", "hints", "runs"))
@@ -274,5 +274,5 @@ def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
 
 
 def _counted(value: object) -> int:
-    """Return a count from the page, or 0 for what cannot be one, such as a number too long to be written."""
+    """Return a count from the page, or 0 for an impossible value, such as a number that is too long."""
     return value if type(value) is int and 0 <= value < 1_000_000 else 0

@@ -15,7 +15,7 @@ from mini_kv.labkit.learner_state import write_whole
 
 FILE = "marks.json"
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""First characters of formulas in a spreadsheet. In some languages the wide ones begin a formula, too."""
+"""First characters of formulas in a spreadsheet. In some languages the wide characters also begin a formula."""
 
 
 def save(folder: Path, marks: Sequence[Mark], labs: Sequence[Lab]) -> None:
@@ -31,7 +31,7 @@ def load(folder: Path) -> tuple[dict[str, str], list[Mark]]:
         told = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return dict(told["labs"]), [Mark(**mark) for mark in told["marks"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{folder / FILE} is not what mini-kv grade writes: {error}") from None
+        raise ValueError(f"{folder / FILE} is not a file of mini-kv grade: {error}") from None
 
 
 def as_csv(marks: Sequence[Mark]) -> str:

@@ -1,7 +1,7 @@
 """Hand-ins: folders, zips, git repositories, single files, and a page's saved answers.
 
-Nothing is unpacked and nothing is followed: of each hand-in one file a lab is read into memory, up to a size, and the
-rest is not looked at. So no name in an archive, no link and no `conftest.py` leads anywhere.
+No archive is unpacked and no link is followed. One file per lab is read into memory, up to a maximum size. All other
+files of a hand-in are ignored. So names in an archive, links and a `conftest.py` have no effect.
 """
 
 import json
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 256_000
-"""Most bytes of one file."""
+"""The most bytes of one file."""
 MAX_NAMES = 20_000
-"""Most files of one hand-in."""
+"""The most files of one hand-in."""
 MAX_PAGES = 200
-"""Most files of one hand-in that could be a saved page."""
+"""The most files of one hand-in that could be a saved page."""
 MAX_LISTED = 16_000_000
 """Bytes that git may write: a small repository can list files without end."""
 GIT_SECONDS = 60
@@ -110,7 +110,7 @@ def _read(entry: Path, handin: HandIn, labs: Sequence[str]) -> None:
 
 
 def _take(name: str, read: Callable[[], bytes], handin: HandIn) -> None:
-    """Keep the file if its name says that it is a lab's, or a page's."""
+    """Keep the file if its name is that of a lab's file or a saved page."""
     found = _FILE.search(name)
     if found:
         if found[1] in handin.code:
@@ -144,7 +144,7 @@ def _take_page(content: bytes, handin: HandIn) -> None:
 
 
 def _read_file(path: Path) -> bytes:
-    """Return the content of a plain file: no link, no pipe that never ends, not too much."""
+    """Return the content of a plain file of at most `MAX_BYTES`. Links, pipes and devices are refused."""
     opened = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -194,7 +194,7 @@ def _read_zip(path: Path, handin: HandIn) -> None:
 
 
 def _read_git(repository: Path, handin: HandIn) -> None:
-    """Read the files of HEAD. The commands run no hook and no program that the repository names."""
+    """Read the files of HEAD. The git commands run no hooks and no programs that the repository names."""
     where = repository / ".git" if (repository / ".git").is_dir() else repository
     if _borrows(where):
         raise HandInError("it uses objects of another repository")
@@ -207,7 +207,7 @@ def _read_git(repository: Path, handin: HandIn) -> None:
 
 
 def _borrows(where: Path) -> bool:
-    """Return whether a repository's folder leads out of itself."""
+    """Return whether a repository uses files outside its folder."""
     names = [where / "commondir", where / "objects" / "info" / "alternates"]
     return any(path.exists() for path in names) or any(path.is_symlink() for path in (where, *where.rglob("*")))
 
@@ -219,7 +219,7 @@ def _blob(where: Path, blob: str, name: str) -> bytes:
 
 
 def _git(where: Path, *words: str) -> bytes:
-    """Return git's answer about the repository in this folder. What its `config` allows or names does not count."""
+    """Return git's output for the repository in this folder. Its `config` cannot allow or start anything."""
     quiet = {
         "PATH": os.environ.get("PATH", ""),
         "GIT_CONFIG_NOSYSTEM": "1",

@@ -1,7 +1,8 @@
-"""The half of `mini-kv grade` that runs beside a submission: a pytest plugin that tells the parent what happened.
+"""The half of `mini-kv grade` that runs in the submission's process: a pytest plugin that reports to the parent.
 
-The parent passes two pipes. From one comes a word, read to its end before pytest collects anything; into the other go
-lines that each begin with it. What is said here is evidence and no mark: the parent knows the tests, and counts.
+The parent passes two pipes. The plugin reads a secret word from the first pipe before pytest collects any test. It
+writes lines to the second pipe, and each begins with this word. The report is evidence, not a mark. The parent knows
+the tests and counts the points.
 """
 
 import json
@@ -17,11 +18,11 @@ from mini_kv.labkit.misconception import find_beliefs
 PIPES = "MINI_KV_PIPES"
 LIMITS = "MINI_KV_LIMITS"
 _MESSAGE = 4_000
-"""Characters of a failure's message that are passed on."""
+"""The most characters of a failure's message in the report."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the word and the limits, and forget both."""
+    """Read the word, set the limits, and remove both from the environment."""
     limit(json.loads(os.environ.pop(LIMITS)))
     read, write = map(int, os.environ.pop(PIPES).split(","))
     with os.fdopen(read, "rb") as pipe:
@@ -47,7 +48,7 @@ def limit(limits: dict[str, int]) -> None:
 
 
 class _Teller:
-    """Tells the parent which tests there are, how each ended, and what was changed that is not the submission's."""
+    """Reports to the parent: the tests, the result of each, and changed functions outside the submission."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         self.tell = tell
@@ -56,7 +57,7 @@ class _Teller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Tell the tests' names and points."""
+        """Report the tests' names and points."""
         from mini_kv.labkit.plugin import IMPLEMENTATIONS, RESULTS  # not sooner: pytest wants to load it itself
 
         self.results, self.implementations = session.config.stash[RESULTS], session.config.stash[IMPLEMENTATIONS]
@@ -65,13 +66,13 @@ class _Teller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Tell how the test ended."""
+        """Report the result of the test."""
         result = self.results[nodeid]
         self.tell({"test": result.test, "state": str(result.state), "message": result.message[:_MESSAGE]})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell what the student may believe, what was changed of the judge, and that all is over."""
+        """Report the recognised beliefs, the changed functions of the judge, and the end."""
         from mini_kv.labkit.plugin import changed
 
         beliefs: dict[str, str] = {}

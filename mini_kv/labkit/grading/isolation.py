@@ -1,8 +1,9 @@
-"""The walls around one process: a namespace where the system lends one, and limits everywhere.
+"""The isolation of one process: a namespace if the system provides one, and limits on every system.
 
-`bwrap` (bubblewrap) gives a submission its own view of the machine: no network, no other process, every file read-only
-but its own folder, and neither solutions nor other submissions there at all. `unshare` gives the first two. `process`
-is what every system has: a process group of its own, an empty environment, limits of time, memory and files.
+`bwrap` (bubblewrap) gives a submission its own view of the machine. It has no network and no other processes. All files
+outside its folder are read-only. Solutions and other submissions do not exist there. `unshare` removes only the network
+and other processes. `process` works on every system: a separate process group, an empty environment, limits of time,
+memory and files.
 """
 
 import os
@@ -16,9 +17,9 @@ from pathlib import Path
 
 KINDS = ("bwrap", "unshare", "process")
 SAYS = {
-    "bwrap": "in a namespace of its own (bubblewrap): no network, no other process, all files read-only but its own",
-    "unshare": "in a namespace of its own (unshare): no network, no other process; it can read and write what you can",
-    "process": "as a process of your account, with limits: it can read and write what you can, and use the network",
+    "bwrap": "in its own namespace (bubblewrap): no network, no other processes, only its own files are writable",
+    "unshare": "in its own namespace (unshare): no network, no other processes; it can use all files that you can use",
+    "process": "as a process of your account, with limits: it can use the network and all files that you can use",
 }
 _MB = 1 << 20
 
@@ -38,7 +39,7 @@ class Walls:
     """Folders that bubblewrap leaves empty."""
 
     def command(self, folder: Path, words: Sequence[str]) -> list[str]:
-        """Return the command that runs `words` in `folder` behind these walls."""
+        """Return the command that runs `words` in `folder` with this isolation."""
         if self.kind == "unshare":
             namespaces = ["--user", "--map-current-user", "--net", "--ipc", "--pid", "--fork", "--kill-child"]
             return ["unshare", *namespaces, "--", *words]
@@ -47,7 +48,7 @@ class Walls:
         return ["bwrap", *self._view(folder), "--chdir", str(folder), "--", *words]
 
     def _view(self, folder: Path) -> list[str]:
-        """Return bubblewrap's words for what a submission sees; a later one covers an earlier one."""
+        """Return bubblewrap's options for the files that a submission sees. A later option covers an earlier one."""
         empty = [Path.home(), Path(tempfile.gettempdir()).resolve()]
         python = dict.fromkeys([self.root, Path(sys.prefix), Path(sys.base_prefix)])
         hidden = [path for path in (*self.hidden, self.root / "solutions", self.root / ".git") if path.is_dir()]
@@ -63,7 +64,7 @@ class Walls:
 
 
 def find_walls(wanted: str, root: Path, hidden: Sequence[Path]) -> Walls:
-    """Return the walls of this kind, or with "auto" the best that this machine has.
+    """Return the isolation of this kind, or with "auto" the best kind that works on this machine.
 
     Raises `NoIsolationError` if the requested kind does not work here.
     """
@@ -83,14 +84,14 @@ def _works(walls: Walls) -> bool:
 
 
 def limits_of(needs: str, seconds: int, kind: str) -> dict[str, int]:
-    """Return the limits of a lab's process, as `resource` names them: torch maps much more memory than it uses."""
+    """Return the limits of a lab's process, by their names in `resource`. torch maps much more memory than it uses."""
     memory = {"C": 2048, "T": 12_288, "K": 16_384}[needs] * _MB
     processes = 64 if kind == "bwrap" else 4096  # where there is no namespace, all of the account's are counted
     return {"CPU": seconds, "AS": memory, "FSIZE": 16 * _MB, "NPROC": processes, "CORE": 0}
 
 
 def environment_of(root: Path, folder: Path) -> dict[str, str]:
-    """Return the whole environment of a submission: without the instructor's variables."""
+    """Return the complete environment of a submission, without the instructor's variables."""
     return {
         "PATH": os.defpath,
         "HOME": str(folder),

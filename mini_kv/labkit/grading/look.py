@@ -1,8 +1,8 @@
-"""What a hand-in's code says before it runs: what no lab needs, and where the engine is asked for the answer.
+"""Checks a hand-in's code before it runs: names that no lab needs, and calls that let the engine give the answer.
 
-Tests and submission share a process, so who reaches the interpreter's or pytest's inside could write any verdict. A
-file that reaches for it is not run: it is held until a person has read the lines that are named. Labs need little:
-`sys`, `open` or `setattr` in one of them is no misfortune of style. The list of what is free is short on purpose.
+Tests and submission share a process, so code with access to the internals of Python or pytest could forge results. A
+file with such code is not run. It is held until a person has read the listed lines. Labs need few names. None needs
+`sys`, `open` or `setattr`, so a file with one of them is suspicious. The list of allowed names is short on purpose.
 """
 
 import ast
@@ -30,7 +30,7 @@ FREE = _words(
 """Modules of the standard library whose public names any hand-in may use."""
 DATA = _words("""mini_kv.core.block mini_kv.core.errors mini_kv.core.kv_cache_interface mini_kv.core.request
     mini_kv.core.token_ids""")
-"""Modules of the engine that hold no lab's answer."""
+"""Modules of the engine that contain no lab's answer."""
 INSIDE = _words(
     """__import__ attrgetter breakpoint compile copyright credits delattr eval evaluate evaluate_forward_ref exec
     Formatter format_map ForwardRef get_type_hints globals help input license load_library locals make_dataclass
@@ -43,26 +43,26 @@ INSIDE = _words(
     ag_code ag_frame cr_code cr_frame f_back f_builtins f_code f_globals f_locals gi_code gi_frame mro tb_frame
     tb_next"""
 )
-"""What reaches around the code: functions, modules (some hide in others, as `dataclasses.sys`), frames."""
+"""Names that give access to other code: functions, modules (some inside others, as `dataclasses.sys`), frames."""
 DUNDERS = _words(
     """__init__ __post_init__ __name__ __doc__ __len__ __iter__ __next__ __contains__ __getitem__ __all__ __slots__
     __hash__ __debug__"""
 )
-"""Names with two underscores that may be said."""
+"""Allowed names with two underscores."""
 OPERATORS = _words("""__add__ __bool__ __call__ __delitem__ __eq__ __float__ __ge__ __gt__ __index__ __int__ __le__
     __lt__ __mul__ __ne__ __radd__ __repr__ __reversed__ __rmul__ __setitem__ __str__ __sub__""")
-"""Methods with two underscores that a class may define besides."""
+"""Further methods with two underscores that a class may define."""
 PLAIN = _words("bool bytes dict float frozenset int list set str tuple")
-"""Types that `type(x)` may be compared with by `==` and `in`: none of them looks at what it is compared with."""
+"""Types that `type(x)` may be compared with by `==` and `in`: their comparison runs no code of the other operand."""
 OF_THE_TESTS = _words("""asked hashes_are_asked_for hold is_silent made_requests num_asked num_looks num_null_freed
     own_id returned sizes watch""")
-"""What the tests' caches, blocks and hash functions have for the tests: counts, and `hold`, which admits a request."""
+"""Attributes of the tests' caches, blocks and hash functions: counts, and `hold`, which admits a request."""
 
 
 def objections(code: bytes, lab: Lab) -> list[str]:
-    """Return a sentence per line that a person has to read before this code may run, or none for code without fault.
+    """Return a sentence per line that a person has to read before this code may run.
 
-    Code that is not Python has none. It fails in its tests, with Python's own message.
+    Code that is not Python has no objections. It fails in its tests, with Python's own message.
     """
     try:
         with warnings.catch_warnings():
@@ -81,7 +81,7 @@ Found = Iterator[tuple[ast.AST, str]]
 
 
 class _Look:
-    """One look at one file."""
+    """The check of one file."""
 
     def __init__(self, lab: Lab, starter: ast.Module, tree: ast.Module) -> None:
         self.lab = lab
@@ -99,11 +99,11 @@ class _Look:
         self.made = {name for node in self.nodes for name in _binds(node)}
         self.bases, self.harmless = _in_bases(self.nodes), _harmless(self.nodes, PLAIN - self.made)
         self.owners = {id(node.value) for node in self.nodes if isinstance(node, ast.Attribute)}
-        """The ids of all that an attribute is taken of."""
+        """The ids of all nodes whose attributes are read."""
         self.decorators = _decorators(self.nodes)
 
     def _other_words(self) -> Iterator[tuple[str, str]]:
-        """Yield names for what was imported, or for a class made from it, with the module behind it."""
+        """Yield other names for an imported object, or for a class derived from it, with its module."""
         for node in self.nodes:
             values: Sequence[ast.expr]
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):
@@ -120,7 +120,7 @@ class _Look:
         return any(class_name == owner for owner, _ in self.taught)
 
     def _module_of(self, node: ast.expr) -> str:
-        """Return the module that this is, or ""."""
+        """Return the name of the module that this expression is, or ""."""
         if isinstance(node, ast.Name):
             return self.modules.get(node.id, "")
         module = f"{self._module_of(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
@@ -187,7 +187,7 @@ class _Look:
             yield node, f"takes {node.id} away again"
 
     def _constant(self, node: ast.Constant) -> Found:
-        """Object to a text that names the inside of something; one with spaces is a sentence about it."""
+        """Object to a string with the name of an internal attribute. A string with spaces is only a sentence."""
         if isinstance(node.value, str) and not re.search(r"\s", node.value):
             yield from ((node, words) for name in re.findall(r"__\w+?__", node.value) for words in _inside(name))
 
@@ -245,7 +245,7 @@ class _Look:
         return not name.startswith("__") and any(name in pair for pair in self.taught)
 
     def _class(self, node: ast.ClassDef) -> Found:
-        """Object to a class of the lab that leaves one of its methods to the class that it is made from."""
+        """Object to a class of the lab that inherits one of its methods from the engine's class."""
         if any(keyword.arg in (None, "metaclass") for keyword in node.keywords):
             yield node, "says metaclass"
         if self._is_taught(node.name) and node.decorator_list:
@@ -264,7 +264,7 @@ def _in_bases(nodes: Sequence[ast.AST]) -> set[int]:
 
 
 def _harmless(nodes: Sequence[ast.AST], plain: frozenset[str]) -> set[int]:
-    """Return the ids of `type`, `getattr` and `super` where each does no more than it seems to.
+    """Return the ids of the harmless uses of `type`, `getattr` and `super`.
 
     `type` in a comparison, as in `type(x) is int`; `getattr` with a constant name; `super()` with a method after it.
     """
@@ -293,14 +293,14 @@ def _parts(node: ast.expr) -> Sequence[ast.expr]:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the name of what is called; `getattr` only if it has a second argument."""
+    """Return the name of the called function. `getattr` counts only with a second argument."""
     if not isinstance(call.func, ast.Name) or (call.func.id == "getattr" and len(call.args) < 2):
         return ""
     return call.func.id
 
 
 def _spelled_out(nodes: Sequence[ast.AST]) -> list[ast.AST]:
-    """Return `x.name` for each `getattr(x, "name")`: the same is said of both."""
+    """Return `x.name` for each `getattr(x, "name")`, because the same objections apply to both."""
     found: list[ast.AST] = []
     for node in nodes:
         if isinstance(node, ast.Call) and _called(node) == "getattr" and isinstance(node.args[1], ast.Constant):
@@ -310,13 +310,13 @@ def _spelled_out(nodes: Sequence[ast.AST]) -> list[ast.AST]:
 
 
 def _decorators(nodes: Sequence[ast.AST]) -> set[int]:
-    """Return the ids of what stands above classes: `@dataclass`, `@dataclasses.dataclass(frozen=True)`."""
+    """Return the ids of the decorators of classes: `@dataclass`, `@dataclasses.dataclass(frozen=True)`."""
     above = [decorator for node in nodes if isinstance(node, ast.ClassDef) for decorator in node.decorator_list]
     return {id(node.func if isinstance(node, ast.Call) else node) for node in above}
 
 
 def _binds(node: ast.AST) -> Iterator[str]:
-    """Yield the names that this node gives to something, whatever its kind: a definition, an import, a pattern."""
+    """Yield the names that this node binds: by a definition, an import or a pattern."""
     if isinstance(node, ast.alias):
         yield node.asname or node.name.partition(".")[0]
     elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -327,7 +327,7 @@ def _binds(node: ast.AST) -> Iterator[str]:
 
 
 def _names_no_inside(text: object) -> bool:
-    """Return whether this is a text to be formatted whose fields take no attribute and no item."""
+    """Return whether this is a format string whose fields read no attribute and no item."""
     if not isinstance(text, str):
         return False
     fields = [(field or "", spec or "") for _, field, spec, _ in Formatter().parse(text)]
@@ -398,7 +398,7 @@ def _defines(node: ast.stmt) -> list[str]:
 
 
 def _shown(node: ast.expr) -> str:
-    """Return an expression without what stands in brackets, however long that is."""
+    """Return an expression without the content of its brackets."""
     words: list[str] = []
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         brackets = "()" if isinstance(node, ast.Call) else "[]"

@@ -47,7 +47,7 @@ def foreseen(marks: Sequence[Mark]) -> tuple[int, int, int]:
 
 
 def lines(lab: str, title: str, marks: Sequence[Mark]) -> list[str]:
-    """Return one lab's picture for the terminal."""
+    """Return one lab's counts for the terminal."""
     total = len(marks)
     told = [f"{lab}  {title}", ""]
     told += [f"  {count} of {total} believe that {belief}" for count, belief in beliefs(marks)]
@@ -63,7 +63,7 @@ def lines(lab: str, title: str, marks: Sequence[Mark]) -> list[str]:
 
 
 def picture_page(titles: dict[str, str], marks: Sequence[Mark]) -> str:
-    """Return the page for the wall: every lab's picture, and no student's name."""
+    """Return a page that can be shown to the class: every lab's counts, without names of students."""
     return page("What we believe", "".join(_section(lab, title, of_lab(marks, lab)) for lab, title in titles.items()))
 
 

@@ -1,4 +1,4 @@
-"""The student's tree: the course without solutions, notes, wrong versions and kill matrix; and a check for leaks."""
+"""The student's tree: the course without solutions, notes, mutants and kill matrix, with a check for leaks."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from mini_kv.labkit.grading.solution_leaks import bare_text, found_in, secrets
 from mini_kv.labkit.lab import all_labs
 
 LEFT_OUT = ("solutions", "book", ".ci", ".github", "mini_kv/tests")
-"""Folders that are an instructor's or a developer's."""
+"""Folders for instructors and developers."""
 KEPT = (
     ".ci/alone.py",
     "mini_kv/tests/skips.py",
@@ -24,7 +24,7 @@ KEPT = (
 )
 """Files and folders below `LEFT_OUT` that a student needs or reads."""
 NAMES = ("NOTES.md", "mutants.toml", "solution.py", "kill-matrix.md", "kill_matrix.py")
-"""Names of files that are in no student's tree."""
+"""Names of files that must not be in a student's tree."""
 README = "book/data/student-readme.md"
 """The README of a student's tree."""
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s#]+)(#[^()\s]*)?\)")

@@ -1,7 +1,7 @@
 """Finds the code of solutions where it should not be: in a tree for students, or in a built book.
 
-A leak is the body of a function of five statements or more, or any five lines of it in a row: whatever the
-indentation and the comments. Lines that the engine, the starters or the labs' tests have too give nothing away.
+A leak is the body of a function of five statements or more, or any five consecutive lines of it. Indentation and
+comments do not count. Lines that are also in the engine, the starters or the labs' tests are not leaks.
 """
 
 import ast

@@ -1,9 +1,9 @@
 """Compiles a learner's kernels with Triton's compiler, for a GPU that need not be present.
 
-The interpreter accepts all Python, the compiler does not. So the launchers run once more, in a process of their own,
-with plain triton and a driver that names a GPU without having one. Each kernel that they start is compiled and not
-run. A compiled kernel has a `Card` with its resources. The process reads the file's path and the calls from
-stdin, pickled, and writes JSON. With `--keep` it answers more than once: the audit asks it hundreds of times.
+The interpreter accepts all Python. The compiler does not. So the launchers run once more, in a separate process, with
+plain triton and a driver that names a GPU without having one. Each kernel that they start is compiled but not run. A
+compiled kernel has a `Card` with its resources. The process reads the file's path and the calls from stdin, pickled,
+and writes JSON. With `--keep` it accepts many requests, because the audit sends hundreds of them.
 """
 
 import json
@@ -172,12 +172,12 @@ def _card(name: str, compiled: Any) -> Card:
 def _number(pattern: str, text: str) -> int:
     found = re.search(pattern, text)
     if found is None:
-        raise ValueError(f"the assembler did not say {pattern}: {text}")
+        raise ValueError(f"the assembler did not print {pattern}: {text}")
     return int(found[1])
 
 
 def spilled(said: str) -> int:
-    """Return the bytes that are stored and loaded again, from the words of `ptxas -v`.
+    """Return the bytes that are stored and loaded again, from the output of `ptxas -v`.
 
     >>> spilled("0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads")
     20

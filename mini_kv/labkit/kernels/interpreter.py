@@ -1,11 +1,11 @@
 """Runs kernels with Triton's interpreter, on any CPU, without an effect on the rest of the process.
 
-The usual switch, `TRITON_INTERPRET=1`, counts from the moment triton is imported, for all kernels and for good. Here it
-counts while a learner's file is loaded and while its kernels run: other kernels in the same process, and the compiler,
-see nothing of it. Checked with triton 3.7.1; what begins with an underscore there may change.
+The usual switch, `TRITON_INTERPRET=1`, applies permanently to all kernels after triton is imported. Here it applies
+only while a learner's file is loaded and while its kernels run. It does not affect the compiler or other kernels in the
+same process. Checked with triton 3.7.1. Its names with a leading underscore may change.
 
-This is the one file of the project that replaces methods of another package's classes, each for as long as a context
-lasts: triton's interpreter is made of module globals and has no argument through which an observer could be passed in.
+Only this file of the project replaces methods of another package's classes, each while a context lasts. Triton's
+interpreter is made of module globals and has no argument for an observer.
 """
 
 import warnings
@@ -30,7 +30,7 @@ class KernelObserver(Protocol):
 
 @contextmanager
 def interpreted(observer: KernelObserver | None = None) -> Iterator[None]:
-    """Make each `@triton.jit` met meanwhile a kernel for the interpreter, and let such kernels run.
+    """While the context lasts, make each `@triton.jit` a kernel for the interpreter, and let such kernels run.
 
     Exceptions of a kernel are unchanged, with the learner's line in their traceback.
     """
@@ -55,8 +55,8 @@ def interpreted(observer: KernelObserver | None = None) -> Iterator[None]:
 def _call_from_kernel(function: Any, *args: Any, **options: Any) -> Any:
     """Run a jitted function that a kernel calls: a learner's own, or one of triton's, such as `tl.sum`.
 
-    Triton's own were made for the compiler if it was imported without the switch. Unlike the interpreter's own way,
-    this one puts the language back as it was.
+    Triton's functions were made for the compiler if it was imported without the switch. Unlike the interpreter's own
+    call, this one restores the patched language afterwards.
     """
     from triton.runtime.interpreter import InterpretedFunction, _patch_lang
 
@@ -70,7 +70,7 @@ def _call_from_kernel(function: Any, *args: Any, **options: Any) -> Any:
 
 
 def _observing(observer: KernelObserver) -> list[tuple[type, str, Callable[..., Any]]]:
-    """Return the interpreter's methods that tell the observer: class, name, and what stands in for the method."""
+    """Return the methods of the interpreter to replace, so that they call the observer: class, name, replacement."""
     from triton.runtime.interpreter import GridExecutor, interpreter_builder
 
     builder_class = type(interpreter_builder)

@@ -25,7 +25,7 @@ _UNDEFINED_INTEGER = 99
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A tensor's place in memory."""
+    """The memory of a tensor."""
 
     name: str
     tensor: Any
@@ -109,7 +109,7 @@ class KernelMemory:
         return Counter(access.region.name for access in self.accesses if access.is_load)
 
     def watch(self) -> AbstractContextManager[None]:
-        """Return a context in which kernels run under the interpreter, with every load and store seen.
+        """Return a context in which kernels run under the interpreter, and every load and store is recorded.
 
         Raises `LabFailure` inside the kernel at the first lane that is outside the tensor of the access's other lanes.
         The memory there depends on the allocator, and may be another tensor. A masked lane of a load without `other`

@@ -1,12 +1,12 @@
 """From a learner's parts to the constructors of the engine.
 
-Most parts go to a constructor as they are. A lab leaves out what it does not teach, and where the engine asks for that,
-a class here stands around the learner's object and adds it:
+Most parts are passed to a constructor unchanged. A lab leaves out features that it does not teach. If the engine needs
+such a feature, a class here wraps the learner's object and adds it:
 
-    CountedPool        lab-03 counts references            added: keys, which lab-07's pool or the engine's looks after
-    without_nulls      lab-07 frees every block it gets    added: null blocks, which a window leaves, are kept from it
-    AdmittingManager   lab-06 gives slots                  added: the gate for newcomers, their statistics, the lookup
-    AbortsFirst        lab-11 plans and takes results in   added: requests that were aborted in mid-step
+    CountedPool        lab-03 counts references            added: keys, managed by lab-07's pool or the engine's
+    without_nulls      lab-07 frees every block it gets    added: null blocks of a window are not passed to it
+    AdmittingManager   lab-06 gives slots                  added: admission of new requests, statistics, the lookup
+    AbortsFirst        lab-11 plans and applies results    added: requests that were aborted during a step
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None"
 
 
 def make_groups(own: OwnParts, specs: Mapping[str, KVCacheSpec]) -> tuple[KVCacheGroupSpec, ...]:
-    """Return the groups of layers by the learner's rule. The blocks of all kinds are made equally large before."""
+    """Return the groups of layers by the learner's rule, after making the blocks of all kinds equally large."""
     if own.group_layers is None:
         return get_kv_cache_groups(specs)
     return tuple(own.group_layers(unify_kv_cache_spec_page_size(specs)))
@@ -127,20 +127,20 @@ def make_runner(
 
 
 class CountedPool(BlockPool):
-    """The engine's pool, whose references one of the learner's pools counts and whose keys another one looks after.
+    """The engine's pool with two of the learner's pools: one counts references, the other manages keys.
 
-    Each of the two is an object of its own class, with whatever helpers that has. Before each call it is told which
-    blocks, queue and index there are: a roll-back makes new ones.
+    Each is an object of the learner's class, with all its helpers. Before each call its blocks, queue and index are set
+    to those of this pool, because a roll-back makes new ones.
     """
 
     def __init__(self, counts: Any, keys: Any, num_gpu_blocks: int, enable_caching: bool, **parts: Any) -> None:
-        """Make the blocks, and the two pools that look after them: of `counts` (lab-03), and of `keys` (lab-07)."""
+        """Make the blocks and the two learner's pools, of the classes `counts` (lab-03) and `keys` (lab-07)."""
         super().__init__(num_gpu_blocks, enable_caching, **parts)
         self._counting = counts(num_gpu_blocks)
         self._keeping_keys = keys(num_gpu_blocks, enable_caching, **parts)
 
     def _told(self, pool: Any) -> Any:
-        """Return the learner's pool after telling it what there is."""
+        """Return the learner's pool, with this pool's blocks, queue and index."""
         pool.blocks, pool.null_block = self.blocks, self.null_block
         pool.free_block_queue = self.free_block_queue
         pool.cached_block_hash_to_block = self.cached_block_hash_to_block
@@ -157,7 +157,7 @@ class CountedPool(BlockPool):
         return self._told(self._counting).usage  # type: ignore[no-any-return]
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """Take blocks as the learner does, then take their keys, of which lab-03 has not heard."""
+        """Take blocks as the learner does, then remove their keys, which lab-03 does not teach."""
         blocks: list[KVCacheBlock] = self._told(self._counting).get_new_blocks(num_blocks)
         for block in blocks:
             self._maybe_evict_cached_block(block)
@@ -168,7 +168,7 @@ class CountedPool(BlockPool):
         self._told(self._counting).touch(blocks)
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Free as the pool with keys does: where a block goes in the queue depends on its key."""
+        """Free as the pool with keys does, because a block's position in the queue depends on its key."""
         self._told(self._keeping_keys).free_blocks(ordered_blocks)
 
     def cache_full_blocks(
@@ -182,7 +182,7 @@ class CountedPool(BlockPool):
 
 
 class AdmittingManager:
-    """Stands in for the learner's manager: newcomers pass a gate, are counted, and are looked up elsewhere."""
+    """Wraps the learner's manager, and adds admission of new requests, their statistics, and the lookup."""
 
     def __init__(self, slots: Any, lookup: KVCacheManager) -> None:
         """Take lab-06's manager, and one over the same pool that looks up."""
@@ -208,7 +208,7 @@ class AdmittingManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Let a newcomer in only if there is room for all of it beside what is kept; then do as the learner does."""
+        """Refuse a new request that does not fit with the reserved blocks. Otherwise allocate as the learner does."""
         if request.request_id not in self.requests:
             hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
             num_tokens = num_new_computed_tokens + num_new_tokens + num_lookahead_tokens
@@ -230,7 +230,7 @@ class AdmittingManager:
 
 
 class AbortsFirst:
-    """Stands in for the learner's scheduler: requests aborted in mid-step are forgotten before results."""
+    """Wraps the learner's scheduler: requests that were aborted during a step are removed before its results."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -242,7 +242,7 @@ class AbortsFirst:
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Any]
     ) -> list[EngineCoreOutput]:
-        """Drop the requests that are gone, then do as the learner does."""
+        """Drop the aborted requests from the step, then update as the learner does."""
         for request_id in list(scheduler_output.num_scheduled_tokens):
             if request_id not in self.requests:
                 scheduler_output.drop(request_id)

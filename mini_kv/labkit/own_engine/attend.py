@@ -1,4 +1,4 @@
-"""The learner's slots, writes and attention between the model and its past."""
+"""The learner's slots, writes and attention in place of the engine's."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -32,9 +32,9 @@ def runner_parts(own: OwnParts) -> RunnerParts:
 class OwnAttend:
     """An `Attend` over blocks whose parts may be the learner's.
 
-    A step in which each request has one new token goes through the kernels of lab-10, interpreted; any other, which has
-    a piece of a prompt in it, through lab-08 and lab-09. The labs' attention sees all tokens and knows nothing but a
-    scale: a layer with a window writes through the labs, and attends through the engine.
+    A step with one new token per request runs the interpreted kernels of lab-10. Any other step has a part of a prompt
+    and runs lab-08 and lab-09. The labs' attention sees all tokens and has only a scale as option. So a layer with a
+    window writes with the labs' code and attends with the engine's.
     """
 
     def __init__(self, own: OwnParts, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str) -> None:

@@ -1,4 +1,4 @@
-"""Finds the part that is wrong: replaces the learner's parts by the engine's own until the words are right again."""
+"""Finds the faulty part: replaces the learner's parts by the engine's own until the text is right again."""
 
 from collections.abc import Collection, Mapping
 
@@ -7,7 +7,7 @@ from mini_kv.labkit.own_engine.trial import Trial
 from mini_kv.labkit.time_limit import TookTooLongError
 
 PATIENCE_S = 3
-"""Seconds that a step may take while parts are tried, if an engine did not come back."""
+"""Seconds that a step may take while parts are tried, if an engine did not return in time."""
 
 
 class Search:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:
     """Write the table of parts, the learner's text and the verdict, and return the exit status.
 
-    0: the same words as the engine's own. 1: other words, or an error, and the part that is to blame if one can be
-    found. 2: cannot be done as asked.
+    0: the text equals the engine's own. 1: a different text or an error, with the faulty part if it can be found.
+    2: the arguments cannot be used.
 
     Args:
         args: of the command.
         root: the repository.
-        step_limit_s: seconds in which a file must be loaded, and an engine must say something.
+        step_limit_s: seconds in which a file must be loaded, and in which an engine must return a token.
     """
     labs = all_labs(root)
     problem = _problem(args)
@@ -71,9 +71,9 @@ def _problem(args: argparse.Namespace) -> str:
     if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
         return f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
     if args.n != 1:
-        return f"--n is {args.n}, and with --labs one answer to each prompt is compared: leave it out"
+        return f"--n is {args.n}, but --labs compares one answer to each prompt: leave it out"
     if args.drafts is not None:
-        return f"--drafts is {args.drafts}, and the schedulers of --labs plan no drafts: leave it out"
+        return f"--drafts is {args.drafts}, but the schedulers of --labs plan no drafts: leave it out"
     tiers = {"--memory-tier": args.memory_tier, "--disk-tier": args.disk_tier, "--server-tier": args.server_tier}
     for option, value in tiers.items():
         if value is not None:
@@ -116,7 +116,7 @@ def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usab
 
 
 def hits(trial: Trial, reference: Trial) -> list[str]:
-    """Return a line if the cache did not help as much as it should: that changes no word."""
+    """Return a line if the cache found fewer tokens than the engine's. This does not change the text."""
     assert trial.engine is not None and reference.engine is not None
     mine, its = (engine.kv_cache_manager.prefix_cache_stats for engine in (trial.engine, reference.engine))
     if (mine.queries, mine.hits) == (its.queries, its.hits):
@@ -139,7 +139,7 @@ def _what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
 
 
 def _other_words(trial: Trial, reference: Trial) -> list[str]:
-    """Return, for each text that differs, both from the first token that does."""
+    """Return both versions of each text that differs, from the first different token on."""
     assert reference.engine is not None and reference.engine.tokenizer is not None
     lines = []
     for name, its in reference.said.items():

@@ -47,7 +47,7 @@ class Found:
 def find_parts(
     choice: str, labs: Sequence[Lab], invocation_dir: Path, model: str, limit: float = STEP_LIMIT_S
 ) -> list[Found]:
-    """Return every part found in the learner's files. An error in one is noted, not raised.
+    """Return every part found in the learner's files. An error in a file is noted, not raised.
 
     Args:
         choice: `starter`, `solution` or a folder, as in LAB_IMPL.
@@ -80,7 +80,7 @@ class LabFile:
     """The learner's file of one lab, loaded as far as it goes."""
 
     def __init__(self, lab: Lab, choice: str, num_labs: int, invocation_dir: Path, limit: float) -> None:
-        """Load it; if it cannot be loaded, note why."""
+        """Load the file. If that fails, note the reason."""
         self.lab = lab
         self.source = self.problem = ""
         self.module: ModuleType | None = None
@@ -128,7 +128,7 @@ class LabFile:
                     self.todo.add(owner + node.name)
 
     def find(self, part: LabPart) -> Found:
-        """Return the part, or why it cannot be used."""
+        """Return the part, with the reason if it cannot be used."""
         if self.module is None:
             return Found(part, source=self.source, why=self.problem)
         unfinished = [name for name in (part.name, *part.needs) if name in self.todo]

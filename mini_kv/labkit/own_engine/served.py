@@ -12,11 +12,11 @@ from mini_kv.labkit.own_engine.found import find_parts, own_parts
 
 
 def parts_of_labs(choice: str, has_windows: bool) -> tuple[list[str], dict[str, Any]]:
-    """Return whose each part is, as lines, and the arguments of an `LLMEngine` that is made of these parts.
+    """Return the table with the owner of each part, and the arguments of an `LLMEngine` with these parts.
 
-    They are those for a model of one group of layers, as the small model is, or for its sister, if `has_windows`.
+    The parts fit the small model, which has one group of layers. With `has_windows` they fit its variant with windows.
 
-    Raises `ConfigError` if there are no labs, or no such files.
+    Raises `ConfigError` if there are no labs, or if `choice` does not exist.
     """
     if choice not in ("starter", "solution") and not os.path.isdir(choice):
         raise ConfigError(f"--labs {shown(choice)}: it is neither starter nor solution, and there is no such folder")

@@ -102,8 +102,8 @@ class Trial:
 def _first_cause(error: BaseException) -> BaseException:
     """Return the error that made a step fail, if this one was raised while the step's requests were being aborted.
 
-    Python keeps it as the context of the later one. Of errors that the learner's code has raised and caught itself, one
-    in the course of another, the last one is what is wrong: these have never reached the engine's loop.
+    Python keeps it as the context of the later one. Errors that the learner's code raised and caught itself never
+    reached the engine's loop. If such errors are the context of another one, the last error counts.
     """
     while error.__context__ is not None and _reached_the_loop(error.__context__):
         error = error.__context__

@@ -133,7 +133,7 @@ def test_parts_are_not_dropped_for_tiers(capsys):
         (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
         (["good", "--reload", "cheaper"], "--reload cheaper needs a tier to reload from: --memory-tier, for instance"),
         (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
-        (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster is about the server tier, and no"),
+        (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster needs a server tier, but no"),
         (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--max-tokens", "2", "--min-tokens", "3"], "min_tokens is 3, it must be from 0 to max_tokens, 2"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
@@ -171,7 +171,7 @@ def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     assert main(["generate", "A"]) == 2
     assert (
         capsys.readouterr().err
-        == "mini-kv generate: no torch here: in a checkout, `make test` brings it, or pip install -e '.[engine]'\n"
+        == "mini-kv generate: torch is not installed: in a checkout, run `make test` or pip install -e '.[engine]'\n"
     )
 
 

@@ -144,7 +144,7 @@ def test_tiers_are_an_option_and_give_the_same_words(tmp_path):
         ({"disk": "x"}, "kv_tiers has no option disk: there are memory_bytes, disk_folder, disk_bytes, server"),
         ({"memory_bytes": 0}, "memory_bytes is 0, it must be at least 1"),
         ({"reload": "never"}, "reload is 'never', it must be 'always' or 'cheaper'"),
-        ({"is_cluster": True}, "is_cluster is about the server tier, and no server is given"),
+        ({"is_cluster": True}, "is_cluster needs a server tier, but no server is given"),
     ],
 )
 def test_tiers_that_cannot_be_are_refused_by_name(tiers, problem):

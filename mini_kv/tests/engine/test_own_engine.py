@@ -368,7 +368,7 @@ def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, t
         ),
         (
             ["good", "--labs", "solution", "--n", "2"],
-            "--n is 2, and with --labs one answer to each prompt is compared: leave it out",
+            "--n is 2, but --labs compares one answer to each prompt: leave it out",
         ),
         *(
             (
@@ -398,5 +398,5 @@ def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     assert main(["generate", "A", "--labs", "starter"]) == 2
     assert (
         capsys.readouterr().err
-        == "mini-kv generate: no torch here: in a checkout, `make test` brings it, or pip install -e '.[engine]'\n"
+        == "mini-kv generate: torch is not installed: in a checkout, run `make test` or pip install -e '.[engine]'\n"
     )

@@ -191,7 +191,7 @@ def test_without_anything_to_hear_the_status_is_1(capsys: pytest.CaptureFixture[
     [
         (["nowhere"], "'nowhere' is neither an address, such as tcp://127.0.0.1:5557, nor a file"),
         (["bogus://x"], "cannot listen to 'bogus://x': Protocol not supported (addr='bogus://x')"),
-        (["tcp://x:1", "--metrics", "file:///etc/passwd"], "--metrics 'file:///etc/passwd' is no http address"),
+        (["tcp://x:1", "--metrics", "file:///etc/passwd"], "--metrics 'file:///etc/passwd' is not an http address"),
     ],
 )
 def test_what_cannot_be_listened_to_is_a_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]):
@@ -258,7 +258,7 @@ def test_generate_publishes(capsys: pytest.CaptureFixture[str]):
         (["--kv-events-replay", "x"], "--kv-events-replay needs --kv-events, whose batches it repeats"),
         (
             ["--kv-events", "tcp://127.0.0.1:0", "--labs", "solution"],
-            "--kv-events reports the engine's own pool only: leave out --labs and tiers",
+            "--kv-events reports the engine's own pool only: omit --labs and tiers",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_without_a_vllm_a_recording_or_a_server_it_says_so(
     monkeypatch.delenv("MINI_KV_VLLM_PYTHON", raising=False)
     assert main([]) == 2
     assert capsys.readouterr().err == (
-        "beside_vllm: MINI_KV_VLLM_PYTHON names no Python that has vLLM; or give --recorded FILE, or --server URL\n"
+        "beside_vllm: set MINI_KV_VLLM_PYTHON to a Python that has vLLM, or add --recorded FILE or --server URL\n"
     )
 
 

@@ -65,7 +65,7 @@ def test_the_gradebook_has_a_row_a_student_and_no_formula():
 def test_marks_survive_the_folder(tmp_path):
     save(tmp_path, CLASS, [LAB])
     assert load(tmp_path) == ({"lab-05": LAB.title}, CLASS)
-    with pytest.raises(ValueError, match="is not what mini-kv grade writes"):
+    with pytest.raises(ValueError, match="is not a file of mini-kv grade"):
         load(tmp_path / "none")
 
 
@@ -97,7 +97,7 @@ def test_thirty_hand_ins_some_hostile_become_a_gradebook_and_a_picture(tmp_path)
     graded = subprocess.run([*words, "grade", str(tmp_path / "in"), "--out", out], cwd=ROOT, check=False, text=True,
                             capture_output=True)  # fmt: skip
     assert (graded.returncode, graded.stderr) == (1, "")
-    assert graded.stdout.splitlines()[-1] == "30 hand-ins, 30 labs; 4 for you to look at"
+    assert graded.stdout.splitlines()[-1] == "30 hand-ins, 30 labs; 4 for you to review"
     pictured = subprocess.run([*words, "class", out], cwd=ROOT, check=False, text=True, capture_output=True)
     assert (pictured.returncode, pictured.stderr) == (0, "")
     _, marks = load(tmp_path / "graded")
@@ -166,7 +166,7 @@ def test_a_look_for_leaks_in_no_folder_or_without_solutions_is_no_success(tmp_pa
     monkeypatch.chdir(tmp_path)
     assert release_command.run(arguments(check=str(tmp_path))) == 2
     assert capsys.readouterr().err == (
-        f"mini-kv release: {tmp_path} has no solutions to look for: call this in the whole course\n"
+        f"mini-kv release: {tmp_path} has no solutions to look for: run this in the complete course\n"
     )
 
 

@@ -107,8 +107,8 @@ def test_whatever_the_code_does(lab, name):
 MESSAGES = {
     "says Ctrl-C": "the code raised KeyboardInterrupt",
     "leaves pytest": "the code called exit()",
-    "takes all memory": "no memory is left: the code asked for more than a test may take",
-    "asks for too much memory": "no memory is left: the code asked for more than a test may take",
+    "takes all memory": "out of memory: the code needs more than a test may use",
+    "asks for too much memory": "out of memory: the code needs more than a test may use",
 }
 
 
@@ -135,7 +135,7 @@ def test_who_changes_the_judge_gets_nothing_and_is_told_why(lab):
         LabUnderTest.expect = own  # type: ignore[method-assign]
     assert (run.status, run.letters) == (status, letters)
     assert run.out.splitlines()[-2] == (
-        "note: the code changed what is not its own, so nothing counts: mini_kv.labkit.fixture.LabUnderTest.expect"
+        "note: the code changed functions of the judge, so no test counts: mini_kv.labkit.fixture.LabUnderTest.expect"
     )
 
 

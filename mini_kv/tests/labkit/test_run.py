@@ -82,7 +82,7 @@ def test_one_failure_and_how_many_more(lab: Lab) -> None:
     _, everything = mini_kv("run", "05", "--all")
     assert sum(line.startswith("lab-05  test_") for line in everything) == 3
     status, hint = mini_kv("hint", "05")
-    assert (status, hint[0]) == (0, "prefill, where your last run got stuck:")
+    assert (status, hint[0]) == (0, "prefill, the function at fault in your last run:")
 
 
 def test_what_is_known_of_another_function_is_one_line(lab: Lab) -> None:
@@ -130,7 +130,7 @@ def test_a_file_that_ends_python_is_no_result(lab: Lab) -> None:
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "many"])
 def test_no_time_at_all_is_no_limit(lab: Lab, capfd: pytest.CaptureFixture[str], seconds: str) -> None:
     """A line that says what would do, by the command and by pytest."""
-    said = f"seconds are a number above 0, such as 30; this is not: {seconds}"
+    said = f"the seconds must be a number above 0, such as 30, not {seconds}"
     assert mini_kv("run", "05", f"--lab-seconds={seconds}")[0] == 2
     assert said in capfd.readouterr().err
     command = [sys.executable, "-m", "pytest", "labs/lab-05", f"--lab-seconds={seconds}"]

@@ -6,7 +6,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.lessons.chain import PRESETS, TOKENS, chain
 
 NO_NAME = "A prompt that does not fill a block of 4 characters has no block hash, so there is nothing to share."
-APART = "1 and 1 full blocks of 4 characters, and not one block hash in common: the chains part in the first block."
+APART = "1 and 1 full blocks of 4 characters, and no block hash in common: the chains differ from the first block on."
 
 
 def texts(row):
@@ -24,7 +24,7 @@ def test_two_greetings():
     assert [block.shared for block in hello.rows[0]] == [True, False, False]
     assert [block.name is None for block in hello.rows[1]] == [False, False, False, True]
     assert (
-        hello.sentence == "2 and 3 full blocks of 4 characters. 1 block hash in common, then the chains part for good."
+        hello.sentence == "2 and 3 full blocks of 4 characters. 1 block hash in common, then the chains are different."
     )
 
 

@@ -82,5 +82,5 @@ def test_a_lever_knows_which_positions_are_right():
 
 @pytest.mark.parametrize("right", ["4", "1"])
 def test_a_lever_refuses_a_challenge_that_nothing_meets_or_its_first_picture(right):
-    with pytest.raises(ValueError, match="met by some position that is not the first to be seen"):
+    with pytest.raises(ValueError, match="must be met by a position, but not by the start"):
         Lever("number", {"1": Picture(), "2": Picture()}, challenge=Challenge("Find it.", lambda at: at == right))

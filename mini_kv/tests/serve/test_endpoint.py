@@ -175,7 +175,7 @@ def test_metrics_have_vllms_names_and_the_engines_numbers(serve):
         ({"prompt": "a", "logprobs": 21}, "logprobs", "from 0 to 20"),
         ({"prompt": "a", "stream": "yes"}, "stream", "it must be true or false"),
         ({"prompt": "a", "stream_options": {}}, "stream_options", "stream true"),
-        ({"prompt": "a", "echo": True}, "echo", "this engine has no echo: leave it out"),
+        ({"prompt": "a", "echo": True}, "echo", "this engine does not support echo: omit it"),
         ({"prompt": "a", "temprature": 1}, "temprature", "there is no field 'temprature'"),
         ({"prompt": "a", "model": "gpt-9"}, "model", "there is no model 'gpt-9' here, only 'tiny'"),
         ({"prompt": "a", "cache_salt": ""}, "cache_salt", "it must be a text of 1 to 256 characters"),
@@ -378,5 +378,5 @@ def test_what_is_not_done_after_the_grace_has_a_clean_end(serve):
         while not content.endswith(b"0\r\n\r\n"):
             content += client.recv(1 << 16)
         whole = other.recv(1 << 16)
-    assert b"the server is shutting down, and this was not done 0 s later" in content and b"[DONE]" in content
+    assert b"the server is shutting down, and the request took 0 s later" in content and b"[DONE]" in content
     assert whole.startswith(b"HTTP/1.1 503")

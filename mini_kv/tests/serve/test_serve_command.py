@@ -59,7 +59,7 @@ def ask(port, **body):
     [
         (
             ["--host", "0.0.0.0"],
-            "--host 0.0.0.0 can be reached from other machines: give --api-keys FILE, or say --open",
+            "--host 0.0.0.0 can be reached from other machines: add --api-keys FILE or --open",
         ),
         (["--api-keys", "no-such-file"], "No such file or directory: 'no-such-file'"),
         (["--model", "no-such-folder"], "no-such-folder"),
@@ -79,7 +79,7 @@ def test_keys_are_lines_of_eight_letters_or_more(capsys, tmp_path):
     for text in ("", "# none\n", "short\n", "with a space\n"):
         keys.write_text(text, encoding="utf-8")
         assert main(["serve", "--api-keys", str(keys)]) == 2
-        assert "a key is a line of 8 letters or more" in capsys.readouterr().err
+        assert "a key is a line of 8 characters or more" in capsys.readouterr().err
 
 
 def text_of(content):

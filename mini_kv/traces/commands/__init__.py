@@ -1,4 +1,4 @@
-"""The verbs of `mini-kv` about traces, one module for each.
+"""The commands of `mini-kv` for traces, one module per command.
 
 In the order of the book: `replay_command`, `league_command`, `curve_command`, `explain_command`, `trace_command`,
 `why_command`.

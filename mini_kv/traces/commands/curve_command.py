@@ -1,4 +1,4 @@
-"""`mini-kv curve TRACE`: the hit rate at every pool size, and what more memory would buy."""
+"""`mini-kv curve TRACE`: the hit rate at every pool size, and the gain of more memory."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ TITLE = "Hit rate over pool sizes"
 
 
 class Memory(NamedTuple):
-    """What a model makes of blocks: bytes, and seconds of computing."""
+    """The bytes of a model's block, and the seconds to compute it."""
 
     title: str
     bytes_per_block: int
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--block-sizes", type=int, nargs="+", metavar="N", help="a row per block size, in place of one curve"
     )
     add_cell_arguments(parser)
-    parser.add_argument("--parameters", type=float, metavar="N", help="the model's parameters, where it does not say")
+    parser.add_argument("--parameters", type=float, metavar="N", help="the model's parameters, if they are not known")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {about} to a file")
@@ -98,11 +98,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_sweep(trace: Trace, args: argparse.Namespace) -> int:
-    """Print what blocks of each size find at best and at the knee."""
+    """Print the hit rate of blocks of each size at best and at the knee."""
     of_one_curve = ("num_blocks", "memory", "model", "parameters", "csv", "svg", "html")
     given = [f"--{name.replace('_', '-')}" for name in of_one_curve if getattr(args, name) is not None]
     if given:
-        raise ConfigError(f"{given[0]} is about one curve, --block-sizes makes several")
+        raise ConfigError(f"{given[0]} needs one curve, but --block-sizes makes several")
     flags_of_model(args, 16)
     for size in args.block_sizes:
         check_block_size(trace, size)
@@ -198,7 +198,7 @@ def _figures(point: CurvePoint) -> dict[str, float]:
 
 
 def _step(num_blocks: int, memory: Memory | None) -> int:
-    """Return how many blocks are worth asking for next: a GiB, or without a model a tenth more."""
+    """Return the number of blocks of the next step: a GiB, or without a model a tenth more."""
     return max(1, num_blocks // 10 if memory is None else GIB // memory.bytes_per_block)
 
 

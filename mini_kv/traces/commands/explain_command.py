@@ -1,4 +1,4 @@
-"""`mini-kv explain TRACE`: where the hits went; `--pair A B`: why one prompt finds so little of another."""
+"""`mini-kv explain TRACE`: the causes of lost hits. `--pair A B`: why one prompt finds so little of another."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from mini_kv.traces.waterfall import Waterfall, make_waterfall
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser, nargs="?")
-    parser.add_argument("--pair", nargs=2, metavar=("A", "B"), help="two files of one request each: B comes after A")
+    parser.add_argument("--pair", nargs=2, metavar=("A", "B"), help="two files of one request each: B runs after A")
     add_size_arguments(parser)
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at once (default: 1)")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_setup(trace: Trace, args: argparse.Namespace) -> Setup:
-    """Return the groups and the pool that were asked for: without a model, one group of full attention."""
+    """Return the requested groups and pool. Without a model there is one group of full attention."""
     block_size = get_block_size(trace, args.block_size)
     flags = flags_of_model(args, block_size)
     if args.concurrency < 1:

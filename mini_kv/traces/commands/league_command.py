@@ -1,4 +1,4 @@
-"""`mini-kv league TRACE.jsonl`: which policy, in a pool of which size, finds how much."""
+"""`mini-kv league TRACE.jsonl`: the hit rate of each eviction policy in pools of several sizes."""
 
 import argparse
 import json
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the trace under every policy and print the table. Return the exit status.
 
-    0: done. 2: the trace or an argument is wrong, said in one line on stderr. 130: interrupted with Ctrl-C.
+    0: done. 2: the trace or an argument is wrong, with one line on stderr. 130: interrupted with Ctrl-C.
     """
     bar = ProgressBar(sys.stderr)
     try:

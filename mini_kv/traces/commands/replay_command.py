@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--concurrency",
         type=int,
         metavar="C",
-        help="how many requests hold their blocks at once, at most (default: 1, with a clock 128)",
+        help="the most requests that hold their blocks at once (default: 1, with a clock 128)",
     )
     parser.add_argument(
         "--policy",
         metavar="NAME",
         default="lru",
-        help=f"which cached block is evicted first: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
+        help=f"the eviction policy: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
     )
     parser.add_argument(
         "--rate",
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(strategies())}, or your own as file.py:Class",
     )
     parser.add_argument(
-        "--ms-per-step", type=int, default=20, metavar="MS", help="with a clock: how long a step lasts (default: 20)"
+        "--ms-per-step", type=int, default=20, metavar="MS", help="with a clock: the time of a step (default: 20)"
     )
     add_cell_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the trace and print the report. Return the exit status.
 
-    0: done. 2: the trace or an argument is wrong, said in one line on stderr, and nothing was replayed.
+    0: done. 2: the trace or an argument is wrong. Then stderr gets one line, and nothing was replayed.
     130: interrupted with Ctrl-C.
     """
     bar = ProgressBar(sys.stderr)
@@ -108,7 +108,7 @@ def unfinished(policies: Sequence[str], error: NotImplementedError) -> str:
 
 
 def _names(asked: Sequence[str] | None) -> list[str]:
-    """Return the strategies that were asked for, each once; `all` stands for those that have names."""
+    """Return the requested strategies, each once. `all` means every strategy with a name."""
     names: list[str] = []
     for name in asked or ["greedy"]:
         names += list(strategies()) if name == "all" else [name]
@@ -116,7 +116,7 @@ def _names(asked: Sequence[str] | None) -> list[str]:
 
 
 def _rate(written: str | None) -> float | None:
-    """Return the requests per second that were asked for, or `None` for those of the trace."""
+    """Return the requested requests per second, or `None` for those of the trace."""
     if written in (None, "recorded"):
         return None
     try:
@@ -145,7 +145,7 @@ def _with_clock(
 
 
 class _Clocked(NamedTuple):
-    """What all replays with a clock have in common."""
+    """The arguments that all replays with a clock share."""
 
     trace: Sequence[TraceRequest]
     num_blocks: int | None
@@ -226,7 +226,7 @@ class ProgressBar:
         self._drawn = ""
 
     def show(self, done: int) -> None:
-        """Draw the bar with `done` of `total` filled, if that looks different from what is there."""
+        """Draw the bar with `done` of `total` filled, if it differs from the bar on the screen."""
         percent = 100 * done // self.total
         text = f"{percent:3} % [{'#' * (percent // 5):<20}]"
         if self._is_terminal and text != self._drawn:
@@ -235,7 +235,7 @@ class ProgressBar:
             self._stream.flush()
 
     def clear(self) -> None:
-        """Leave the terminal as if the bar had never been there."""
+        """Erase the bar."""
         if self._drawn:
             # Two cells more: on Ctrl-C the terminal writes ^C behind the bar.
             self._stream.write("\r" + " " * (len(self._drawn) + 2) + "\r")

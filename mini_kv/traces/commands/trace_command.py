@@ -1,4 +1,4 @@
-"""`mini-kv trace fetch NAME`: bring a published trace here; `mini-kv trace make KIND`: make one from a seed."""
+"""`mini-kv trace fetch NAME`: download a published trace. `mini-kv trace make KIND`: make one from a seed."""
 
 import argparse
 import sys
@@ -18,13 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bring.add_argument("--to", type=Path, metavar="FILE", help="the file to write (default: NAME.jsonl, here)")
     make = actions.add_parser("make", help="print a trace of tokens, made from a seed")
     make.add_argument("kind", choices=list(KINDS))
-    make.add_argument("--num-requests", type=int, default=200, metavar="N", help="how many (default: 200)")
+    make.add_argument("--num-requests", type=int, default=200, metavar="N", help="number of requests (default: 200)")
     make.add_argument("--fault", choices=list(FAULTS), help="add this fault, for explain to find (default: none)")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same trace (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it and return 0, or 2 with one line on stderr, and then there is no file."""
+    """Fetch or make the trace and return 0. On failure print one line on stderr, write no file and return 2."""
     return _make(args) if args.action == "make" else _fetch(args)
 
 

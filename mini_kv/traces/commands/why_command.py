@@ -1,4 +1,4 @@
-"""`mini-kv why MODEL`: how long a model's blocks are, which layer makes them so, and what prompts can find at best."""
+"""`mini-kv why MODEL`: the length of a model's blocks, its reason, and the most tokens that prompts can find."""
 
 import argparse
 import json
@@ -26,9 +26,9 @@ from mini_kv.traces.runs import Setup, run_prompts
 LONGEST = 10_000_000
 """Tokens of the longest prompt: its blocks are made and looked up one by one."""
 LEAST_INTERVAL = 512
-"""Tokens from one kept window or state to the next: with fewer, most of the memory would hold them."""
+"""Tokens from one kept window or state to the next. With fewer, they would use most of the memory."""
 TAIL = 1_000
-"""Tokens that each request has of its own, after those that requests share."""
+"""Tokens that are different in each request, after the shared ones."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +102,7 @@ def plan_blocks(model: str, flags: Flags) -> Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """What requests find at best, in a pool that evicts nothing."""
+    """The tokens that requests find at best, in a pool that evicts nothing."""
 
     num_tokens: int
     repeated: int
@@ -133,7 +133,7 @@ def hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hit
 
 
 def answer(blocks: Blocks) -> list[str]:
-    """Return the sentences: the block, what makes it so long, the shortest prompt that finds anything."""
+    """Return the sentences: the block, the reason for its length, the shortest prompt that finds anything."""
     sizes = sorted({group.kv_cache_spec.block_size for group in blocks.groups})
     lines = [f"{blocks.title}: hits end at multiples of {blocks.unit:,} tokens."]
     if isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs) and len(sizes) > 1:
@@ -226,7 +226,7 @@ def help_of_flags(model: str, blocks: Blocks, rows: Sequence[Hits]) -> list[str]
 
 
 def _denser(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
-    """Return the flag with which the second request finds the prefix, too, if only the third does."""
+    """Return the flag with which already the second request finds the prefix, if only the third does."""
     late = [row for row in rows if row.second < row.third]
     if not late or blocks.flags.num_speculative_tokens:
         return []

@@ -95,7 +95,7 @@ def test_without_a_cache_it_says_the_same(made):
 
 def test_what_would_take_tokens_out_of_a_state_is_refused(made):
     model, _ = load_huggingface(made("minimax").folder)
-    with pytest.raises(ConfigError, match="n of request '0' is 2, but a layer keeps states, which are not forked"):
+    with pytest.raises(ConfigError, match="n of request '0' is 2, but a layer keeps states, which cannot be forked"):
         LLMEngine(model, config=SHORT).generate([[1, 2]], n=2)
     with pytest.raises(ConfigError, match="speculative_config: a layer keeps states"):
         LLMEngine(model, config=replace(SHORT, speculative_config=SpeculativeConfig(2)))
