@@ -50,7 +50,7 @@ VERBS = {
     "class": Verb("a gradebook, and the beliefs of a class", "labkit.commands"),
     "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "labkit.commands"),
     "address": Verb("write your repository's address into every file that has one", "labkit.commands"),
-    "gpu-report": Verb("measure the kernels on your GPU; one file to send", "labkit.commands"),
+    "gpu-report": Verb("measure the kernels on your GPU, and write one file to send", "labkit.commands"),
     "doctor": Verb("the installed and the missing packages on this machine", "labkit.commands"),
 }
 

@@ -21,7 +21,7 @@ MAX_DEPTH = 64
 """The most levels of nested brackets. Configurations and tokenizers of published models have fewer than ten."""
 _WITH_MEMBERS = frozenset({dict, list})
 MAX_CONFIG_BYTES = 1 << 20
-"""Largest file with settings; published ones have a few KiB."""
+"""Bytes of the largest file with settings. Published files have a few KiB."""
 
 
 def loads(text: str) -> Any:

@@ -31,7 +31,7 @@ DEVIATIONS = (
         "raises `UnknownRequestError`", "a second free is a caller's bug, and hides until an id is used again"),
     Deviation("double-free", "BlockPool.free_blocks", "counts below zero; two references go if a block is given twice",
         "raises `BlockStateError`", "the block is lost or handed out twice, far from the mistake"),
-    Deviation("repeated-id", "KVCacheManager.allocate_slots", "takes a second request with a live id for the first one",
+    Deviation("repeated-id", "KVCacheManager.allocate_slots", "takes a second request with an id in use for the first",
         "raises `RepeatedRequestError`", "its tokens would be written into another request's table"),
     Deviation("hit-counted-once", "KVCacheManager.allocate_slots", "adds `num_computed_tokens` and the hit, unasked",
         "the hit is adopted or passed, once, with its blocks, else `AllocationError`",

@@ -178,7 +178,7 @@ def test_configs_as_they_come(lab: LabUnderTest) -> None:
     expect_fields(lab, "a model with head_dim 128", names, (80, 8, 128), lab.kv_shape(small), why)
 
 
-@points(1, "gb_and_gib", stage="adversary", why="do not round: seven per cent decide whether a model fits")
+@points(1, "gb_and_gib", stage="adversary", why="do not round: a few per cent can decide whether a model fits")
 def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
     """80 GB are 74.5 GiB, and small amounts are not nothing."""
     for told, num_bytes, want in (
@@ -304,7 +304,7 @@ def test_random_requests_are_scored(lab: LabUnderTest) -> None:
     "waste",
     stage="property",
     after="test_7_blocks_are_whole",
-    why="each request by itself: the slots that it has less its tokens",
+    why="for each request: its slots less its tokens",
 )
 def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
     """Forty random batches, laid out slot by slot: one more block whenever there is no empty slot."""
@@ -333,7 +333,7 @@ def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
     "max_concurrency",
     stage="property",
     after="test_7_blocks_are_whole",
-    why="whole blocks for each request, and block 0 for none",
+    why="whole blocks for each request, and no request gets block 0",
 )
 def test_random_pools_are_filled(lab: LabUnderTest) -> None:
     """Forty random pools, dealt out block by block until one request more does not fit."""

@@ -35,7 +35,7 @@ def test_1_a_new_queue_keeps_the_order_that_it_is_given(lab: LabUnderTest) -> No
     """Four blocks go in out of order, and stand there out of order."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1])
     lab.expect(
-        "num_free_blocks of a new queue of 4", 4, queue.learners.num_free_blocks, why="an attribute, up to date always"
+        "num_free_blocks of a new queue of 4", 4, queue.learners.num_free_blocks, why="an attribute, always up to date"
     )
     found = order(queue.learners)
     if found != [3, 0, 5, 1]:
@@ -51,7 +51,7 @@ def test_2_looking_changes_nothing(lab: LabUnderTest) -> None:
     queue.expect([3, 0, 5, 1], "queue after get_all_free_blocks()")
     kept = queue.learners.get_all_free_blocks()
     queue.learners.get_all_free_blocks()
-    lab.expect("a list that the caller has kept", [3, 0, 5, 1], numbers(kept), why="each look makes a list of its own")
+    lab.expect("a list that the caller has kept", [3, 0, 5, 1], numbers(kept), why="each call returns a new list")
     if kept is queue.learners.get_all_free_blocks():
         lab.fail("two looks", "two lists", "one list, given twice")
 
@@ -90,7 +90,7 @@ def test_5_a_hit_leaves_from_wherever_it_stands(lab: LabUnderTest) -> None:
         queue.expect(left, f"{before} after remove({hit})")
 
 
-@points(2, POPLEFT_N, after=FIRST, why="they come in the order in which popleft() would have given them")
+@points(2, POPLEFT_N, after=FIRST, why="the blocks are in the order in which popleft() would have returned them")
 def test_6_several_leave_at_once(lab: LabUnderTest) -> None:
     """Three of five; then none, which is a number too; then the last two."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1, 4])
@@ -160,7 +160,7 @@ def test_9_the_pool_runs_on_your_queue(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, INIT, stage="adversary", after=FIRST, why="a pool that is all in use has an empty queue, and goes on")
+@points(1, INIT, stage="adversary", after=FIRST, why="a pool with all blocks in use has an empty queue")
 def test_an_empty_queue_is_a_queue(lab: LabUnderTest) -> None:
     """Two sentinels and nothing between them; then the first block, which is front and back at once."""
     queue = QueueUnderTest(lab, [], outside=[7])
@@ -190,7 +190,7 @@ def test_taking_one_does_not_walk(lab: LabUnderTest) -> None:
     queue.expect_looks(4, "num_free_blocks, after popleft(),")
 
 
-@points(1, POPLEFT_N, stage="adversary", after=FIRST, why="popleft_n(5) needs those five blocks and the block after")
+@points(1, POPLEFT_N, stage="adversary", after=FIRST, why="popleft_n(5) needs five blocks and the block after them")
 def test_taking_several_does_not_walk(lab: LabUnderTest) -> None:
     """Whatever the length of the queue."""
     queue = QueueUnderTest(lab, range(1000))
@@ -199,7 +199,7 @@ def test_taking_several_does_not_walk(lab: LabUnderTest) -> None:
     queue.expect_looks(9, "popleft_n(5), in a queue of 1000,")
 
 
-@points(1, APPEND_N, stage="adversary", after=FIRST, why="an end is found from its marker, not from the other end")
+@points(1, APPEND_N, stage="adversary", after=FIRST, why="each end is found from its sentinel, not from the other end")
 def test_adding_does_not_walk(lab: LabUnderTest) -> None:
     """At either end; whether a block is in already can be seen from the block."""
     whys = {"append_n": "the back is found from the tail", "prepend_n": "the front is found from the head"}
@@ -215,7 +215,7 @@ def test_adding_does_not_walk(lab: LabUnderTest) -> None:
     POPLEFT,
     stage="adversary",
     after=FIRST,
-    why="an empty queue has no front: what follows the head is the end marker",
+    why="an empty queue has no front: the tail sentinel follows the head",
 )
 def test_an_empty_queue_has_nothing_to_give(lab: LabUnderTest) -> None:
     """The last block is given; after it, `OutOfBlocksError`. A queue that was empty from the start says the same."""
@@ -270,7 +270,7 @@ def test_a_list_with_one_wrong_block_is_refused_whole(lab: LabUnderTest) -> None
     queue.expect([3, 0, 5, 8], "[3, 0, 5] after the refused append_n([8, 0]) and append_n([8])")
 
 
-@points(2, APPEND_N, stage="adversary", after=FIRST, why="a block that stands once and counts twice: vllm #42571")
+@points(2, APPEND_N, stage="adversary", after=FIRST, why="in the queue once, counted twice: vllm #42571")
 def test_the_same_block_twice_in_one_list(lab: LabUnderTest) -> None:
     """The incident of this lab's page. The block is in no queue yet, so looking at its links is not enough."""
     queue = QueueUnderTest(lab, [3, 0, 5], outside=[8, 9])
@@ -304,7 +304,7 @@ def test_after_taking_the_new_front_can_be_removed(lab: LabUnderTest) -> None:
     queue.expect([1, 4, 0, 3], "[1, 4] after append_n([0, 3]) of the two that were taken")
 
 
-@points(1, PREPEND_N, stage="adversary", after=FIRST, why="the old front has a neighbour before it now")
+@points(1, PREPEND_N, stage="adversary", after=FIRST, why="the old front now has a block before it")
 def test_after_prepending_any_block_can_be_removed(lab: LabUnderTest) -> None:
     """The old front is pulled out at once, then the new one, then what came last."""
     queue = QueueUnderTest(lab, [3, 0], outside=[8, 9])

@@ -47,7 +47,7 @@ def test_3_usage_goes_from_nothing_to_all(lab: LabUnderTest) -> None:
     desk.takes("A", 3)
     lab.expect("usage when 3 of 9 blocks are held", 1 / 3, desk.pool.usage)
     desk.shares("B", [1, 2, 3])
-    lab.expect("usage when B shares A's 3 blocks", 1 / 3, desk.pool.usage, why="sharing takes no block")
+    lab.expect("usage when B shares A's 3 blocks", 1 / 3, desk.pool.usage, why="sharing takes no new block")
     desk.takes("C", 6)
     lab.expect("usage when nothing is free", 1.0, desk.pool.usage)
 
@@ -61,7 +61,7 @@ def test_4_a_second_holder(lab: LabUnderTest) -> None:
     lab.expect("references of blocks 1, 2, 3", [2, 2, 1], desk.references([1, 2, 3]))
     desk.shares("C", [1, 2, 3])
     lab.expect("references of blocks 1, 2, 3", [3, 3, 2], desk.references([1, 2, 3]))
-    lab.expect("free queue", [4, 5, 6, 7, 8, 9], desk.free_queue(), why="a block that is held already costs nothing")
+    lab.expect("free queue", [4, 5, 6, 7, 8, 9], desk.free_queue(), why="sharing a block in use takes no memory")
 
 
 @points(
@@ -87,7 +87,7 @@ def test_5_two_holders_one_leaves(lab: LabUnderTest) -> None:
     )
 
 
-@points(4, "BlockPool.touch", why="a block that a table holds must not wait in the queue to be handed out")
+@points(4, "BlockPool.touch", why="a block in a table must not be in the queue, or it is allocated again")
 def test_6_a_free_block_is_pulled_out_of_the_middle(lab: LabUnderTest) -> None:
     """No table holds 1 to 5, but what A wrote is still in them; B and C want some back, from anywhere in the queue."""
     desk = Desk(lab, 10, "touch")
@@ -142,14 +142,14 @@ def test_9_the_null_block_is_never_freed(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "BlockPool.get_new_blocks", stage="adversary", why="the queue alone decides who is next, not the numbers")
+@points(2, "BlockPool.get_new_blocks", stage="adversary", why="the queue decides which block is next, not the ids")
 def test_the_order_is_the_queues(lab: LabUnderTest) -> None:
     """Ids out of order, and a request that needs no block at all."""
     desk = Desk(lab, 8, "get_new_blocks")
     desk.order_queue([5, 2, 7, 1, 6, 3, 4])
     lab.expect("A's blocks", [5, 2, 7], desk.takes("A", 3))
     lab.expect("B's blocks", [], desk.takes("B", 0))
-    lab.expect("C's blocks", [1, 6, 3, 4], desk.takes("C", 4), why="the last four are as good as any")
+    lab.expect("C's blocks", [1, 6, 3, 4], desk.takes("C", 4), why="the last four blocks can be allocated too")
     lab.expect("D's blocks", [], desk.takes("D", 0), why="a request for 0 blocks is never refused")
 
 
@@ -258,7 +258,7 @@ def test_random_lives_of_get_new_blocks(lab: LabUnderTest) -> None:
     compare_lives(lab, "get_new_blocks")
 
 
-@points(1, "BlockPool.touch", stage="property", why="one reference more for each; if it was in the queue, out of it")
+@points(1, "BlockPool.touch", stage="property", why="one reference more per block, and none is in the queue")
 def test_random_lives_of_touch(lab: LabUnderTest) -> None:
     """The same, with your `touch`."""
     compare_lives(lab, "touch")
@@ -268,7 +268,7 @@ def test_random_lives_of_touch(lab: LabUnderTest) -> None:
     1,
     "BlockPool.free_blocks",
     stage="property",
-    why="one reference less for each; those at 0 go in front as given",
+    why="one reference less for each block; blocks at 0 go to the front, in the order given",
 )
 def test_random_lives_of_free_blocks(lab: LabUnderTest) -> None:
     """The same, with your `free_blocks`."""

@@ -20,7 +20,7 @@ FORK = [("", "ab", [[1], [2]]), ("ab", "cd", [[3], [4]]), ("ab", "xy", [[5], [6]
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "match", why="a prompt is followed from the root as far as it agrees")
+@points(2, "match", why="a prompt is followed from the root as far as its blocks match")
 def test_1_a_prompt_is_followed_to_its_end(lab: LabUnderTest) -> None:
     """The search goes through one node and into the child that matches."""
     desk = Desk(lab, nodes=FORK)

@@ -61,7 +61,7 @@ def test_1_a_full_block_has_a_hash(lab: LabUnderTest) -> None:
             lab.fail("the hash", f"what {function.__name__} returned", InWords("other bytes of the same length"))
     blocks = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5], [4, 3, 2, 1]]
     hashes = [hash_block(lab, sha256, PARENT, block) for block in blocks]
-    expect_hashes(lab, f"hashes of {blocks}", "aabc", Letters()(hashes), why="equal hashes for equal blocks alone")
+    expect_hashes(lab, f"hashes of {blocks}", "aabc", Letters()(hashes), why="equal hashes only for equal blocks")
 
 
 @points(3, "hash_block_tokens", why="KV depends on all that came before; so a hash is made from the parent's")
@@ -121,7 +121,7 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
         lab.fail("bytes hashed for the 100th block", "as many as for the 2nd", InWords("more than twice as many"), why)
 
 
-@points(3, "frame", why="how many fields there were, and where each ends, must be readable off the bytes")
+@points(3, "frame", why="the bytes must show how many fields there were, and where each ends")
 def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
     """ "ab" and "c" are not "a" and "bc", and no field is not an empty one."""
     fields: list[tuple[bytes, ...]] = [
@@ -259,7 +259,7 @@ def test_12_each_group_has_a_key_of_its_own(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "hash_block_tokens", stage="adversary", why="all tokens at one width, wide enough for every vocabulary")
+@points(2, "hash_block_tokens", stage="adversary", why="all tokens have one width, enough for every vocabulary")
 def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
     """65 is not 321, and 1, 11 is not 11, 1: vocabularies have more than 256 words, and more than 65,536."""
     blocks = [
@@ -350,7 +350,7 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     )
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="a hash tells in which order the blocks came, and how often")
+@points(1, "hash_block_tokens", stage="adversary", why="a hash depends on the order and the number of the blocks")
 def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
     """A B C, B A C, C alone, A A C: mixing a block into the hash must not commute, nor undo itself."""
     a, b, c = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
@@ -363,7 +363,7 @@ def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
     expect_hashes(lab, "last hashes of A B C, B A C, C, A A C, A B C", "abcda", Letters()(hashes))
 
 
-@points(1, "frame", stage="adversary", why="a field may hold anything, also what you use to keep fields apart")
+@points(1, "frame", stage="adversary", why="a field may contain any bytes, also those that you use to separate fields")
 def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
     """Long fields, separators, lengths in digits, and a field that is itself a frame."""
     framed = checked(lab, "what frame returned", lab.frame(b"a", b"b"))
@@ -417,7 +417,7 @@ def test_images_of_any_size_and_place(lab: LabUnderTest) -> None:
         lab.expect(what, want, lab.generate_block_hash_extra_keys(a, start, start + size))
 
 
-@points(1, "get_request_block_hasher", stage="adversary", why="a hasher reads what it knows off the request")
+@points(1, "get_request_block_hasher", stage="adversary", why="a hasher reads its state from the request")
 def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
     """A and B grow in turns; C is made with A's first two hashes."""
     letters = Letters()

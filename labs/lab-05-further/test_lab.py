@@ -68,7 +68,7 @@ def test_5_a_shared_block_stays_with_its_other_holder(lab: LabUnderTest) -> None
     desk.sees("give_back of [1, 2, 3]", queue=[5, 4, 3, 2], counts=[1, 0, 0, 0, 0], index=index, why=why)
 
 
-@points(2, "admit", why="what another request holds can be shared: it costs a reference and no room")
+@points(2, "admit", why="a block in use can be shared: it costs a reference and no free block")
 def test_6_a_block_that_is_held_is_shared(lab: LabUnderTest) -> None:
     """A and B hold "a" and "ab". C wants no block beyond those; D has the same prefix, then one other block."""
     hashes, index = {4: "a", 2: "ab", 1: "abc"}, {"a": [4], "ab": [2], "abc": [1]}

@@ -53,7 +53,7 @@ def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> 
         cached,
         why="a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
     )
-    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "B"), why="A's first seven blocks, then its own")
+    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "B"), why="A's first seven blocks, then B's own")
     lab.expect(
         "new blocks that B cost",
         1,
@@ -103,7 +103,7 @@ def test_5_tails_are_evicted_before_the_shared_prefix(lab: LabUnderTest) -> None
     )
     _, cached = admit(lab, kv, [900 + n for n in range(8)], "C")
     lab.expect("C's cached tokens", 0, cached)
-    lab.expect("C's block table", [8, 9], table(kv, "C"), why="the two tails stood in front")
+    lab.expect("C's block table", [8, 9], table(kv, "C"), why="the two tails were at the front")
     lab.expect("old prefix that can still be hit", 28, hit_length(kv, PROMPT), why="only the tails are gone")
     admit(lab, kv, [800 + n for n in range(24)], "D")
     lab.expect("old prefix that can still be hit", 4, hit_length(kv, PROMPT), why="only block 1 is still cached")
@@ -119,7 +119,7 @@ def test_6_cached_free_blocks_are_revived_not_recomputed(lab: LabUnderTest) -> N
     _, cached = admit(lab, kv, PROMPT, "D")
     lab.expect("D's cached tokens", 28, cached, why="no request held the blocks, but they were still cached")
     lab.expect("D's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "D"))
-    lab.expect("free queue", [8], free_queue(kv), why="a revived block leaves the queue, wherever it stands in it")
+    lab.expect("free queue", [8], free_queue(kv), why="a revived block leaves the queue, wherever it is in it")
 
 
 @points(2, "prefill", after="test_1_first_request_populates_a_cold_cache")
@@ -132,7 +132,7 @@ def test_7_caching_disabled_means_no_sharing(lab: LabUnderTest) -> None:
     lab.expect("B's block table", [9, 10, 11, 12, 13, 14, 15, 16], table(kv, "B"))
 
 
-@points(4, "cache_hit_rate", why="the rate counts the tokens of all requests: also A's, which found nothing")
+@points(4, "cache_hit_rate", why="the rate counts the tokens of all requests, also those of A, which found nothing")
 def test_8_hit_rate_counts_the_pioneers(lab: LabUnderTest) -> None:
     """The second request found 28 of 32, 87.5 %; but the first found none, and together it is 43.75 %."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)

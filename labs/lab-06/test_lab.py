@@ -113,7 +113,7 @@ def test_6_a_hit_that_no_request_holds_costs_its_blocks(lab: LabUnderTest) -> No
     lab.expect("free blocks B needs, while no request holds the hit", 3, need(kv, "B", 9, hit.blocks[0]))
 
 
-@points(2, ALLOCATE, why="a hit is the head of the table: held by one table more, and cached already")
+@points(2, ALLOCATE, why="a hit is the head of the table: each of its blocks gets one reference, and is cached already")
 def test_7_a_hit_begins_the_table(lab: LabUnderTest) -> None:
     """B brings the same prompt as A: its table begins with A's blocks, and only the rest is new."""
     kv = make_kv(lab, ALLOCATE, num_blocks=12, block_size=4)
@@ -122,7 +122,7 @@ def test_7_a_hit_begins_the_table(lab: LabUnderTest) -> None:
     hit, num_hit = kv.get_computed_blocks(b)
     got = allocate(kv, b, 9 - num_hit, num_hit, hit)
     lab.expect(
-        "new blocks for B", [4], got, why="the hit begins the table, but it is not new; the new tokens come behind it"
+        "new blocks for B", [4], got, why="the hit begins the table, but it is not new; the new tokens are after it"
     )
     lab.expect("B's block table", [1, 2, 4], table(kv, "B"))
     lab.expect("references of blocks 1 to 4", [2, 2, 1, 1], references(kv, [1, 2, 3, 4]), why="two tables hold the hit")
@@ -144,7 +144,7 @@ def test_8_a_hit_leaves_the_queue_before_new_blocks_are_taken(lab: LabUnderTest)
     kv.free(admit(kv, [8, 8, 8, 8], "D"))
     lab.expect("free queue before B", [2, 1, 4], free_queue(kv))
     admit(kv, PROMPT[:9], "B")
-    lab.expect("B's block table", [1, 2, 4], table(kv, "B"), why="new blocks are taken from what the hit leaves over")
+    lab.expect("B's block table", [1, 2, 4], table(kv, "B"), why="new blocks are not taken from the hit")
     lab.expect("cached blocks", [1, 2], cached_blocks(kv), why="a revived block stays cached; 4 has lost D's hash")
 
 
@@ -189,7 +189,7 @@ def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
     )
 
 
-@points(2, FREE, why="a second free is a mistake; kept quiet, it frees another request's blocks")
+@points(2, FREE, why="a second free is a mistake; without an error, it frees another request's blocks")
 def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest) -> None:
     """Free A, then free A again, then free B, which was never admitted."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
@@ -299,14 +299,14 @@ def test_no_new_token(lab: LabUnderTest) -> None:
     lab.expect("admitted requests", ["A"], list(kv.requests))
 
 
-@points(1, ALLOCATE, stage="adversary", why="an id belongs to one table, and one request writes it")
+@points(1, ALLOCATE, stage="adversary", why="an id belongs to one table, and one request writes to it")
 def test_an_id_in_use_is_refused(lab: LabUnderTest) -> None:
     """Another request with the id A is refused while A is running, and admitted when A is freed."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a, other = admit(kv, PROMPT[:8], "A"), kv.new_request("A", PROMPT[30:40])
     refuses(lab, "allocate_slots of another A", RepeatedRequestError, lambda: allocate(kv, other, 10))
     lab.expect("A's block table", [1, 2], table(kv, "A"))
-    lab.expect("new blocks of the first A", [3], decode(kv, a), why="the first A is running as before")
+    lab.expect("new blocks of the first A", [3], decode(kv, a), why="the first A is still running")
     kv.free(a)
     lab.expect("new blocks of the other A", [3, 4, 5], allocate(kv, other, 10), why="the id is free again")
 
@@ -352,7 +352,7 @@ def test_a_running_request_is_refused(lab: LabUnderTest) -> None:
     a.append_output_token_ids(7)
     lab.expect("new blocks for A's token 4, none free", None, allocate(kv, a, 1), why="None is refused, [] is not")
     kv.free(b)
-    lab.expect("new blocks for A's token 4, one free", [2], allocate(kv, a, 1), why="the last block is as good as any")
+    lab.expect("new blocks for A's token 4, one free", [2], allocate(kv, a, 1), why="the last block is usable too")
 
 
 @points(1, CACHE, stage="adversary", why="a block is cached in the chunk that fills it, not earlier")
@@ -428,7 +428,7 @@ def test_random_lives_of_get_num_blocks_to_allocate(lab: LabUnderTest) -> None:
     1,
     ALLOCATE,
     stage="property",
-    why="slots for this step and what lies ahead, or none at all; see NaiveCache.allocate in mini_kv/labkit/naive.py",
+    why="slots for this step and the lookahead, or none at all; see NaiveCache.allocate in mini_kv/labkit/naive.py",
 )
 def test_random_lives_of_allocate_slots(lab: LabUnderTest) -> None:
     """The same, with your `allocate_slots`."""

@@ -69,7 +69,7 @@ def test_2_the_longest_known_beginning_is_found(lab: LabUnderTest) -> None:
     lab.expect("hit of a prompt that shares nothing", [], lookup(kv, OTHERS[:4] + PROMPT[4:]))
 
 
-@points(3, LOOKUP, why="all tokens but the last can be hit, in whole blocks; and a lookup is a question")
+@points(3, LOOKUP, why="all tokens but the last can be hit, in whole blocks; a lookup changes nothing")
 def test_3_the_last_token_is_always_computed(lab: LabUnderTest) -> None:
     """A has 32 tokens. B brings the same 32: seven blocks, 28 tokens. With one token more it is eight, and 32."""
     kv = make_kv(lab, LOOKUP, num_blocks=20)
@@ -106,7 +106,7 @@ def test_5_two_blocks_with_one_block_hash(lab: LabUnderTest) -> None:
     lab.expect("hit when 8 is evicted", [1, 2, 3, 4, 5, 6, 7, 9], lookup(kv, [*PROMPT, 7]), why="9 has the same KV")
 
 
-@points(1, INSERT, why="a second block under one key stands beside the first, not in its place")
+@points(1, INSERT, why="a second block under one key is added to the first, and does not replace it")
 def test_6_a_key_keeps_its_blocks(lab: LabUnderTest) -> None:
     """The same seen from the index: 8, then 9, then 5 under the key K; and 4 under another."""
     index = make_index(lab, (K, 8), (K, 9), (L, 4), (K, 5))
@@ -114,7 +114,7 @@ def test_6_a_key_keeps_its_blocks(lab: LabUnderTest) -> None:
     lab.expect("blocks under L, to which 4 was added", [4], under(lab, index, L))
 
 
-@points(2, GET_ONE, after="test_6_a_key_keeps_its_blocks", why="one answer, always: the block entered first")
+@points(2, GET_ONE, after="test_6_a_key_keeps_its_blocks", why="always the same result: the block inserted first")
 def test_7_the_oldest_block_answers(lab: LabUnderTest) -> None:
     """The answer for K is block 8, as long as it is there; for a key that was never entered it is None."""
     index = make_index(lab, (K, 8))
@@ -125,7 +125,7 @@ def test_7_the_oldest_block_answers(lab: LabUnderTest) -> None:
         lab.expect("answer for K, with 8, then 5, then 9", 8, id_of(index.get_one_block(K)))
     lab.expect("blocks under K after two questions", [8, 5, 9], under(lab, index, K), why="a lookup removes no block")
     lab.expect("answer for L, which was never entered", None, index.get_one_block(L))
-    lab.expect("keys in the index", 1, len(index), why="asking for L does not enter it")
+    lab.expect("keys in the index", 1, len(index), why="a lookup does not add L to the index")
 
 
 @points(2, POP, after="test_6_a_key_keeps_its_blocks", why="only the block whose memory is reused loses its key")
@@ -150,7 +150,7 @@ def test_9_a_freed_prefix_outlives_its_tail(lab: LabUnderTest) -> None:
     lab.expect("B's block table", [8, 7, 6], table(kv, "B"))
     lab.expect("A's prompt, what can still be hit", [1, 2, 3, 4, 5], lookup(kv, PROMPT))
     hold(kv, OTHERS[12:28], "C")
-    lab.expect("A's prompt, what can still be hit", [1], lookup(kv, PROMPT), why="its beginning is the last to go")
+    lab.expect("A's prompt, what can still be hit", [1], lookup(kv, PROMPT), why="its beginning is evicted last")
 
 
 @points(2, FREE, why="an uncached block can never be hit, so its memory may as well be used first")
@@ -175,7 +175,7 @@ def test_11_a_block_loses_its_hash_when_reused(lab: LabUnderTest) -> None:
     lab.expect("B's block table", [8, 7], table(kv, "B"))
     lab.expect("cached blocks", [1, 2, 3, 4, 5, 6, 8], cached_blocks(kv), why="8 has a new hash; 7 is not full")
     lab.expect("A's prompt, what can still be hit", [1, 2, 3, 4, 5, 6], lookup(kv, PROMPT))
-    lab.expect("B's prompt, what can be hit", [8], lookup(kv, OTHERS[:6]), why="block 8 answers to its new hash")
+    lab.expect("B's prompt, what can be hit", [8], lookup(kv, OTHERS[:6]), why="a lookup of its new hash finds block 8")
 
 
 @points(2, RECORD, why="the tokens of all requests are counted and added up, found or not")
@@ -228,7 +228,7 @@ def test_the_group_is_part_of_the_key(lab: LabUnderTest) -> None:
     lab.expect("block found in group 0", [], ids_of(pool.get_cached_block(HASHES[0], [0]) or []))
 
 
-@points(1, FIND, stage="adversary", why="as many whole blocks as max_length tokens have room for, and no more")
+@points(1, FIND, stage="adversary", why="as many whole blocks as fit into max_length tokens, and no more")
 def test_no_longer_than_asked(lab: LabUnderTest) -> None:
     """Every max_length around a block's edge; blocks of 1, 3, 4 and 16 tokens; ids out of order; then an idle cache."""
     rows: list[tuple[str, object, object, str]] = []
@@ -308,7 +308,7 @@ def test_a_block_keeps_its_place(lab: LabUnderTest) -> None:
     lab.expect("blocks under L, after inserting 2", [2], under(lab, index, L))
 
 
-@points(1, GET_ONE, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="the oldest of those that are left")
+@points(1, GET_ONE, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="the oldest of the remaining blocks")
 def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
     """What the index answers follows what has gone: 8, then 3, then 7, then None, then 8 again."""
     index = make_index(lab, (K, 8), (K, 9), (K, 3), (K, 7))
@@ -321,7 +321,7 @@ def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
     lab.expect("answers for K: 8 9 3 7, without 9, 8, 3 and 7 in turn, 8 again", [8, 8, 3, 7, None, 8], got)
 
 
-@points(1, POP, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="what is not there cannot be taken out")
+@points(1, POP, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="an unknown block is not removed")
 def test_taking_out_what_is_not_there(lab: LabUnderTest) -> None:
     """A block that stands under another key, a key that was never entered: None, and nothing changes."""
     index = make_index(lab, (K, 8), (K, 9), (L, 4))
@@ -425,7 +425,7 @@ def test_random_lives_of_cache_full_blocks(lab: LabUnderTest) -> None:
     compare_lives(lab, CACHE)
 
 
-@points(1, POP, stage="property", after="test_6_a_key_keeps_its_blocks", why="what was entered is found")
+@points(1, POP, stage="property", after="test_6_a_key_keeps_its_blocks", why="an inserted block is found")
 def test_random_lives_of_the_index(lab: LabUnderTest) -> None:
     """The same, with your index in the engine's pool."""
     compare_lives(lab, POP)

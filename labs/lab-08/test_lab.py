@@ -134,7 +134,7 @@ def test_7_token_i_is_written_at_slot_i_of_its_request(lab: LabUnderTest, torch:
         a.num_computed_tokens += 1
 
 
-@points(4, WRITE, why="a token's key and value go to the place that its slot says, keys to keys, values to values")
+@points(4, WRITE, why="a token's key and value go to its slot, keys to k_cache, values to v_cache")
 def test_8_keys_and_values_are_written_to_their_slots(lab: LabUnderTest, torch: Any) -> None:
     """A's six tokens, whose row is 3 1, into an empty cache of 5 blocks of 4."""
     k_cache, v_cache = make_caches(torch, 5, 4)

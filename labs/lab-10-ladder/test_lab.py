@@ -120,7 +120,7 @@ def test_10_scores_rise_from_tile_to_tile(lab: LabUnderTest, torch: ModuleType) 
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 
 
-@points(1, "online_softmax", why="the next row begins a stride further on, and the stride may be more than a row")
+@points(1, "online_softmax", why="the next row begins a stride further on, and the stride may be longer than a row")
 def test_rows_of_longer_rows(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three rows of 21 scores and values; behind each stand five numbers that are not its own."""
     out, scores, values = (
@@ -141,7 +141,7 @@ def test_11_each_score_is_read_once(lab: LabUnderTest, torch: ModuleType) -> Non
     count_reads(lab, memory, scores=21, values=21)
 
 
-@points(2, "online_softmax", why="for the compiler a variable keeps its type and shape through a loop")
+@points(2, "online_softmax", why="for the compiler, a variable keeps its type and shape through a loop")
 def test_12_the_online_softmax_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
     """For the same GPU, with tiles of 1024."""
     scores, values = torch.zeros(1, 8), torch.zeros(1, 8)

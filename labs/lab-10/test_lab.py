@@ -73,7 +73,7 @@ def test_6_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) -> 
     batch.check(lab)
 
 
-@points(3, "paged_attention_decode", why="query heads 0 and 1 read head 0 of the keys, 2 and 3 read head 1")
+@points(3, "paged_attention_decode", why="query heads 0 and 1 read KV head 0, 2 and 3 read KV head 1")
 def test_7_heads_share_keys(lab: LabUnderTest, torch: ModuleType) -> None:
     """Groups of 1, 2 and 4 query heads: each query head has its own result."""
     for group in (1, 2, 4):
@@ -152,7 +152,7 @@ def test_reading_through_views(lab: LabUnderTest, torch: ModuleType) -> None:
     lab.expect("numbers around the output that changed", 0, batch.num_changed_around_out())
 
 
-@points(2, "paged_attention_decode", stage="adversary", why="entries behind the request's last block may be anything")
+@points(2, "paged_attention_decode", stage="adversary", why="entries after the request's last block may be anything")
 def test_the_row_ends_with_the_request(lab: LabUnderTest, torch: ModuleType) -> None:
     """The table is as wide as the longest request needs; entries after the other requests' last blocks are invalid."""
     batch = Batch(torch, [4, 8, 12], num_kv_heads=1, spare=0)

@@ -82,8 +82,8 @@ def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnd
     b = play.scheduler.requests["B"]
     play.preempt("B")
     lab.expect("free queue without B", [6, 5, 4], free_queue(play.kv))
-    lab.expect("those who run", ["A"], play.running, why="B has no blocks to run with: it is out of the batch")
-    lab.expect("those who wait", ["B", "C"], play.waiting, why="B came before all that wait")
+    lab.expect("those who run", ["A"], play.running, why="B has no blocks, so it is removed from the batch")
+    lab.expect("those who wait", ["B", "C"], play.waiting, why="B arrived before all waiting requests")
     lab.expect("B's status", "preempted", b.status.value)
     lab.expect("B's computed tokens", 0, b.num_computed_tokens, why="its KV was in the freed blocks")
     lab.expect("B's known tokens", 13, b.num_tokens, why="sampled tokens are kept")
@@ -154,7 +154,7 @@ def test_10_a_full_hit_leaves_a_token_to_compute(lab: LabUnderTest) -> None:
         lab.expect(f"the step in which {name} is alone, with {tokens} tokens", want, play.step())
 
 
-@points(1, f"Scheduler.{SCHEDULE}", why="max_num_seqs counts those who run, the newcomers of this step among them")
+@points(1, f"Scheduler.{SCHEDULE}", why="max_num_seqs counts running requests, those admitted in this step included")
 def test_11_max_num_seqs_limits_how_many_run(lab: LabUnderTest) -> None:
     """Two may run at once; four wait, each with one token and wanting two."""
     play = Play(lab, SCHEDULE, max_num_seqs=2)
@@ -206,7 +206,7 @@ def test_14_a_stop_token_ends_the_answer(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a step has room for its budget, and for no token more")
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a step computes at most its budget, and not one token more")
 def test_a_step_uses_its_whole_budget_and_no_more(lab: LabUnderTest) -> None:
     """A decodes, B has 6 tokens, C has 1. Steps of 1, of 6, 7 and 8 tokens."""
     got = []
@@ -338,7 +338,7 @@ def test_lengths_around_two_blocks_and_other_block_sizes(lab: LabUnderTest) -> N
                 lacking = length if name == "A" else length - (length - 1) // block_size * block_size
                 want = [f"{name} {min(5, lacking - start)}" for start in range(0, lacking, 5)] + [f"{name} 1"]
                 what = f"the steps of {name}, {length} tokens in blocks of {block_size}, at most 5 tokens in each step"
-                lab.expect(what, want, play.drain(99), why="A computes all of it, B what is behind the hit")
+                lab.expect(what, want, play.drain(99), why="A computes all of it, B the tokens after the hit")
 
 
 @points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="an admitted request is in self.running, RUNNING")
@@ -379,7 +379,7 @@ def test_preempted_requests_can_be_aborted(lab: LabUnderTest) -> None:
         play.arrive(name, num_tokens)
     play.steps(2)
     play.preempt("C")
-    lab.expect("those who run", ["A", "B"], play.running, why="C gave way, from the middle of the batch")
+    lab.expect("those who run", ["A", "B"], play.running, why="C was preempted, from the middle of the batch")
     play.preempt("B")
     lab.expect("those who wait", ["B", "C"], play.waiting)
     for name in "BC":
@@ -419,25 +419,25 @@ def test_requests_end_in_the_middle_of_the_batch(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="property", why="who runs, with how many tokens: NaiveScheduler.schedule")
+@points(1, f"Scheduler.{SCHEDULE}", stage="property", why="all requests and tokens as in NaiveScheduler.schedule")
 def test_schedule_agrees_with_a_naive_scheduler(lab: LabUnderTest) -> None:
     """Forty random lives of a small engine, each compared step by step with a model made of plain lists."""
     compare_lives(lab, SCHEDULE)
 
 
-@points(1, f"Scheduler.{PREEMPT}", stage="property", why="back to the queue, none computed: NaiveScheduler.schedule")
+@points(1, f"Scheduler.{PREEMPT}", stage="property", why="it waits, 0 tokens computed: NaiveScheduler.schedule")
 def test_preempt_request_agrees_with_a_naive_scheduler(lab: LabUnderTest) -> None:
     """The same, with your `_preempt_request`."""
     compare_lives(lab, PREEMPT)
 
 
-@points(1, f"Scheduler.{UPDATE}", stage="property", why="progress, a token, an end: NaiveScheduler.finish")
+@points(1, f"Scheduler.{UPDATE}", stage="property", why="tokens and ends as in NaiveScheduler.finish")
 def test_update_from_output_agrees_with_a_naive_scheduler(lab: LabUnderTest) -> None:
     """The same, with your `update_from_output`."""
     compare_lives(lab, UPDATE)
 
 
-@points(1, f"Scheduler.{SCHEDULE}", stage="property", why="your three methods, by themselves")
+@points(1, f"Scheduler.{SCHEDULE}", stage="property", why="your three methods together")
 def test_your_three_methods_agree_with_a_naive_scheduler(lab: LabUnderTest) -> None:
     """The same, with all three."""
     compare_lives(lab, "")

@@ -25,7 +25,7 @@ from .helpers import (
 # Chunks -------------------------------------------------------------------------------------------------------------
 
 
-@points(2, "chunk_hit", why="a token reads those before it in its own chunk, and nothing of the chunk before")
+@points(2, "chunk_hit", why="a token reads the tokens before it in its own chunk, and none of the chunk before")
 def test_1_only_the_chunk_of_the_next_token_counts(lab: LabUnderTest) -> None:
     """Chunks of four blocks: after the second chunk's second block, the first chunk need not be cached."""
     why = "token 12 reads 8 to 11, which are in blocks 4 and 5"
@@ -78,7 +78,7 @@ def expect_tables(lab: LabUnderTest, cases: Sequence[Case]) -> None:
     lab.expect_all(rows)
 
 
-@points(2, "next_states", why="a state is what a layer knows after its last token: one is written in a step")
+@points(2, "next_states", why="a state summarizes all tokens so far: a step writes one state")
 def test_5_a_step_writes_one_state(lab: LabUnderTest) -> None:
     """A prompt of ten tokens is computed at once: the places on the way stay null."""
     why = "the last token is number 9, in the third block of 4"

@@ -234,7 +234,7 @@ def test_windows_of_one_and_of_a_thousand(lab: LabUnderTest) -> None:
         lab.expect(f"tokens skipped with 0 1 2 3 15 16 17 computed, in a window of {sliding_window}", want, got)
 
 
-@points(1, REMOVE, stage="adversary", why="another request still reads this block: drop one reference, do not free it")
+@points(1, REMOVE, stage="adversary", why="another request still reads this block: drop one reference only")
 def test_a_neighbour_still_reads_it(lab: LabUnderTest) -> None:
     """A and B share blocks 1 and 2. Their windows move on in turns, until only their last blocks are left."""
     group = with_tables(lab, window(3), num_blocks=9, cached=[1, 2, 3, 4], A=[1, 2, 3, 4], B=[1, 2, 5])
@@ -276,7 +276,7 @@ def test_without_caching_skipped_blocks_go_to_the_front(lab: LabUnderTest) -> No
         lab.expect(f"free queue with 10 tokens computed, in a window of {sliding_window}", want, free_queue(group))
 
 
-@points(1, REMOVE, stage="adversary", why="a block that slid out stays cached until it is reused: others can hit it")
+@points(1, REMOVE, stage="adversary", why="outside the window a block stays cached until reuse: others can hit it")
 def test_what_slid_out_can_be_hit_again(lab: LabUnderTest) -> None:
     """A has twelve tokens and goes on; B has the same first six, whose blocks A freed before."""
     kv = make_kv(lab, REMOVE, 20, window(4))

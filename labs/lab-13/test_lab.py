@@ -17,7 +17,7 @@ from .helpers import Cache, LFUCache, SlowLFU, board, drawn
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "LFU.enter", why="of equals, the first that came to wait goes first: in a prompt, that is its tail")
+@points(3, "LFU.enter", why="of equals, the block freed first is evicted first: in a prompt, its tail")
 def test_1_equals_go_in_the_order_in_which_they_came(lab: LabUnderTest) -> None:
     """Two words, each used once. The tail of a prompt comes to wait before its head."""
     cache = LFUCache(lab, 6)
@@ -38,7 +38,7 @@ def test_2_what_was_found_again_outlives_what_was_not(lab: LabUnderTest) -> None
     cache.expect("who goes first after ab three times and c twice", "c", cache.victims(1), why)
 
 
-@points(3, "LFU.leave", why="a found block stops waiting, and waits again when no request holds it")
+@points(3, "LFU.leave", why="a block that is hit leaves the queue, and enters it again when no request holds it")
 def test_3_a_block_that_is_held_is_no_victim(lab: LabUnderTest) -> None:
     """abc waits. ab comes again and keeps running. Only c, x and y can be evicted until ab has left."""
     cache = LFUCache(lab, 6)
@@ -49,7 +49,7 @@ def test_3_a_block_that_is_held_is_no_victim(lab: LabUnderTest) -> None:
     cache.expect("who goes when ab has left, in the order of the alphabet", list("ab"), sorted(cache.victims(2)))
 
 
-@points(3, "LFU.victim", why="the least worth goes, not the one that has waited longest")
+@points(3, "LFU.victim", why="the block with the least worth is evicted, not the one that became free first")
 def test_4_popularity_beats_age_in_the_queue(lab: LabUnderTest) -> None:
     """There is room for two letters. a is used twice, then b once; c needs room."""
     cache = LFUCache(lab, 2)
@@ -59,7 +59,7 @@ def test_4_popularity_beats_age_in_the_queue(lab: LabUnderTest) -> None:
     )
 
 
-@points(3, "LFU.record_miss", why="a new content begins with one use, whatever stood in the block before")
+@points(3, "LFU.record_miss", why="new content begins with one use, whatever was in the block before")
 def test_5_a_block_forgets_what_stood_in_it(lab: LabUnderTest) -> None:
     """b is used three times and evicted; d gets its block and starts with one use."""
     cache = LFUCache(lab, 2)
@@ -99,7 +99,7 @@ def test_7_a_use_now_is_worth_more_than_a_use_then(lab: LabUnderTest) -> None:
     cache.expect("who goes first of a, used nine times, c four times and d twice, later", "c", cache.victims(1), why)
 
 
-@points(3, "LFU.enter", why="a block that waits again goes behind its equals")
+@points(3, "LFU.enter", why="a block that is freed again is evicted after its equals")
 def test_8_who_comes_back_waits_behind_its_equals(lab: LabUnderTest) -> None:
     """a, b and c are used once. A second request holds a, while b and c are used again."""
     cache = LFUCache(lab, 4)
@@ -125,7 +125,7 @@ def test_a_block_that_is_held_can_be_found(lab: LabUnderTest) -> None:
     cache.expect("who goes last: a was used three times, d twice", "a", cache.victims()[-1:])
 
 
-@points(1, "LFU.leave", stage="adversary", why="an entry from before a block was held again is not valid")
+@points(1, "LFU.leave", stage="adversary", why="an entry made before the block's last `leave` is not valid")
 def test_a_block_that_left_and_came_back_goes_once(lab: LabUnderTest) -> None:
     """a comes back twice and b once; each block is evicted once, the least used first."""
     cache = LFUCache(lab, 4)
@@ -142,7 +142,7 @@ def test_several_victims_in_one_call(lab: LabUnderTest) -> None:
     cache.expect("who goes first after a, b three times, d four times, xy twice", "d", cache.victims(1), why)
 
 
-@points(1, "LFU.record_miss", stage="adversary", why="worth is set when a block is used, not when it begins to wait")
+@points(1, "LFU.record_miss", stage="adversary", why="worth is set when a block is used, not when it becomes free")
 def test_worth_is_of_the_last_use(lab: LabUnderTest) -> None:
     """a is computed, and held while others are evicted; when it leaves, the age has grown, its worth has not."""
     cache = LFUCache(lab, 3)
@@ -152,7 +152,7 @@ def test_worth_is_of_the_last_use(lab: LabUnderTest) -> None:
     cache.expect("who goes first", "a", cache.victims(1))
 
 
-@points(1, "LFU.record_miss", stage="adversary", why="what was computed has been used once")
+@points(1, "LFU.record_miss", stage="adversary", why="a computed block has been used once")
 def test_what_was_computed_has_been_used_once(lab: LabUnderTest) -> None:
     """a has three uses and waits last. c is computed in a cache that has aged, and found once."""
     cache = LFUCache(lab, 3)

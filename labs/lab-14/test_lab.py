@@ -98,7 +98,7 @@ def test_7_what_is_leased_is_not_pushed_out(lab: LabUnderTest) -> None:
     full.sees('store of "c" while all are leased', (False, came), home="ab", leases={"a": 1, "b": 1}, why=why)
 
 
-@points(4, "lease", why="a request that has got the bytes can rely on them")
+@points(4, "lease", why="a request that has the bytes can rely on them")
 def test_8_a_lease_returns_the_bytes_and_counts(lab: LabUnderTest) -> None:
     """a is leased, and again; b is, too; x is not there."""
     desk = Desk(lab, 3, "abc")
@@ -126,7 +126,7 @@ def test_9_damaged_bytes_are_not_there(lab: LabUnderTest) -> None:
     lab.expect("damaged so far", 2, desk.home.num_damaged)
 
 
-@points(2, "release", why="a lease that is never ended keeps its content for ever")
+@points(2, "release", why="a lease that is never released keeps its content forever")
 def test_10_one_lease_ends(lab: LabUnderTest) -> None:
     """a has two leases: after one release it has one, after two it can go. A third is a mistake."""
     desk = Desk(lab, 2, "ab", {"a": 2})
@@ -161,7 +161,7 @@ def test_12_up_to_the_first_that_is_missing(lab: LabUnderTest) -> None:
     desk.sees('promote of "cd"', ([], came), home="d", blocks={1: "a", 2: "", 3: ""}, free=[2, 3], why=why)
 
 
-@points(3, "crossover", why="reloading has a price before the first byte")
+@points(3, "crossover", why="reloading has a fixed cost before the first byte")
 def test_13_where_reloading_begins_to_pay(lab: LabUnderTest) -> None:
     """A token takes a second to compute and half a second to reload, and asking takes three seconds."""
     got = lab.crossover(1.0, 0.25, 3.0, 2)

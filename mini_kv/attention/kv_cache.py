@@ -32,7 +32,7 @@ class PagedKVCache:
     Two planes are keys and values. One plane is both (multi-head latent attention).
     """
     scales: Tensor | None = None
-    """`[num_blocks, num_planes, block_size, num_kv_heads]`, float32: one per token and head, if `data` is int8."""
+    """`[num_blocks, num_planes, block_size, num_kv_heads]`, float32: one per token and KV head, if `data` is int8."""
     tensor_scales: tuple[float, float] = (1.0, 1.0)
     """The scale of all keys and the scale of all values, if `data` is fp8."""
 
@@ -53,7 +53,7 @@ class PagedKVCache:
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of KV heads."""
         return self.data.shape[3]
 
     @property

@@ -58,7 +58,7 @@ def paged_linear_attention(
         value: the same shape.
         decay: `[num_heads]`.
         cache: the layer's.
-        metadata: of the step; its block tables are those of the layer's group.
+        metadata: of the step. Its block tables are those of the layer's group.
     """
     found = torch.empty_like(query)
     starts: list[int] = metadata.query_start_loc.tolist()

@@ -35,7 +35,7 @@ class AttentionMetadata:
     max_seq_len: int
     """The largest of `seq_lens`, as a number on the host, so that planning a kernel does not wait for the device."""
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """A backend's plans from its first layer, reused for the others. So the fields above must not change."""
+    """Plans that a backend made in its first layer, reused in the other layers. So the fields above must not change."""
 
     @property
     def num_reqs(self) -> int:

@@ -27,7 +27,7 @@ class AttentionOptions:
     sinks: Tensor | None = None
     """`[num_heads]`: an additional score in each softmax that belongs to no token, as in GPT-OSS."""
     decay: Tensor | None = None
-    """`[num_heads]`: attention to a state in place of tokens. Each token multiplies it by this. See `linear`."""
+    """`[num_heads]`: attention to a state in place of tokens. Each token multiplies the state by it. See `linear`."""
 
     def __post_init__(self) -> None:
         for name in ("sliding_window", "chunk_size"):

@@ -1,6 +1,6 @@
 """Keys and values in 8 bits.
 
-int8    a scale for each token and head: the largest of its numbers becomes 127. The scales are next to the block and
+int8    a scale for each token and KV head: the largest of its numbers becomes 127. The scales are next to the block and
         are copied with it.
 fp8     a scale for all keys and one for all values, fixed beforehand. Each number has its own exponent, so the scale
         matters less.
@@ -20,11 +20,11 @@ def quantize_per_token_head(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return `x` in int8 and its scales. The dequantized numbers differ from `x` by at most half a scale.
 
     Args:
-        x: `[..., head_size]`; one scale per row.
+        x: `[..., head_size]`, with one scale per row.
 
     Returns:
-        int8 of the same shape, -127 to 127 (-128 has no opposite, so it is not used); float32 scales `[...]`, 0.0 for a
-        row of zeros.
+        int8 of the same shape, -127 to 127 (-128 has no opposite, so it is not used), and float32 scales `[...]`, 0.0
+        for a row of zeros.
     """
     x = x.float()
     scales = x.abs().amax(dim=-1) / _INT8_MAX
@@ -82,7 +82,7 @@ def quantize_per_channel(x: Tensor) -> tuple[Tensor, Tensor]:
         x: `[num_tokens, num_kv_heads, head_size]`.
 
     Returns:
-        int8 of the same shape; float32 scales `[num_kv_heads, head_size]`, to be multiplied with.
+        int8 of the same shape, and float32 scales `[num_kv_heads, head_size]`, to be multiplied with.
     """
     by_channel, scales = quantize_per_token_head(x.permute(1, 2, 0))
     return by_channel.permute(2, 0, 1), scales

@@ -17,7 +17,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
 def attend(
     query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
 ) -> Tensor:
-    """Write each query's attention over the keys and values that it sees to `out`; return the log-sum-exp. In float64.
+    """Write each query's attention over the keys and values that it sees to `out`. Return the log-sum-exp. In float64.
 
     Reads only the visible slots. So other blocks, and slots after a request's last token, may have any content.
     Arguments as in `paged_attention`. Costs O(num_tokens * num_heads) Python steps.

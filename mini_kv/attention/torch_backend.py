@@ -2,14 +2,14 @@
 
 It is fast for four reasons, the most important first. No call makes a large allocation. Keys and values are copied out
 of their blocks in pieces that fit in the processor's cache. It uses few operations, because each costs microseconds.
-The heads that share a key are rows of one matrix. There are three ways to compute a request:
+The query heads that share a KV head are rows of one matrix. There are three ways to compute a request:
 
     decode     one query per request: torch's own fused attention, a piece at a time, combined by the log-sum-exp;
                8 bits are widened in the processor's cache, scored without their scales, and then scaled
     prompt     many queries: the same, over the earlier tokens and over the queries' own tokens
     scores     all scores of a few queries at once, then one softmax: any mask, soft cap, any form of the cache
 
-    q          [num_kv_heads, group, query_len, head_size]: the group of heads that share one head of keys
+    q          [num_kv_heads, group, query_len, head_size]: the group of query heads that share one KV head
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _QUERIES_AT_ONCE = 16
 _fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. It is private in torch and may be removed."""
 _FUSED_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
-"""Whether that operation lets a group of heads share one head of keys; only versions of torch that were tried count."""
+"""Whether that operation lets a group of query heads share a KV head, in a tested version of torch."""
 _Part = tuple[Tensor, Tensor]
 """Result `[..., head_size]` and log-sum-exp `[...]`."""
 
@@ -67,7 +67,7 @@ def attend(
 
 
 class _Plan(NamedTuple):
-    """The plan of all layers of one kind: the first layer makes it, the step's metadata keeps it for the others."""
+    """The plan of all layers of one kind. The first of them makes it, and the step's metadata keeps it."""
 
     num_tokens: int
     others: list[tuple[int, slice, int]]
@@ -171,7 +171,7 @@ def _attend_to_full_pieces(
 def _attend_to_full_pieces_in_8_bits(
     q: Tensor, row_ids: Tensor, index: Sequence[int], reader: BlockReader, scale: float
 ) -> list[_Part]:
-    """Return the same: all scores, then one softmax of all pieces, then all results.
+    """Return the same attention: all scores, then one softmax of all pieces, then all results.
 
     8 bits become float32 in memory that stays in the processor's cache, one plane at a time. A token's scale multiplies
     its score and its weight instead of its key and value, which are `head_size` times as many numbers.
@@ -260,7 +260,7 @@ def _scores(q: Tensor, reader: BlockReader, request: int, seq_len: int, options:
 
 
 def _scores_of_a_few(q: Tensor, reader: BlockReader, request: int, position: int, options: AttentionOptions) -> _Part:
-    """Return the same for scaled queries at `position` and on."""
+    """Return the same for scaled queries at positions from `position` on."""
     num_kv_heads, group, num_queries, head_size = q.shape
     first, end = options.first_visible(position), position + num_queries
     rows = q.reshape(num_kv_heads, group * num_queries, head_size)

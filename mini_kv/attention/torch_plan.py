@@ -19,7 +19,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.torch_reader import BlockReader
 
 PIECE_BYTES = 2**20
-"""Bytes copied at a time: half of a common second-level cache. Smaller pieces cost more calls, larger do not fit."""
+"""Bytes copied at a time: half of a common second-level cache. Smaller pieces cost more calls, larger ones miss."""
 
 
 class Piece(NamedTuple):
@@ -38,12 +38,12 @@ class Batch(NamedTuple):
     """Pieces that are copied together, padded to the longest."""
 
     which: Tensor | slice
-    """The request, by its index, whose query each piece is for."""
+    """Index of the request of each piece."""
     row_ids: Tensor
     visible: slice
     """Tokens that all queries see, if all see the same."""
     hidden: tuple[slice, Tensor] | None
-    """If not: the range with hidden tokens, and the queries that must not see them, `[n, 1, 1, tokens, 1]`."""
+    """Otherwise the range with hidden tokens, and the queries that must not see them, `[n, 1, 1, tokens, 1]`."""
     mask: Tensor | None
     """Values that are added to the scores, `[n, 1, 1, tokens]`: minus infinity for hidden tokens."""
 

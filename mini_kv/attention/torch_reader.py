@@ -44,7 +44,7 @@ class BlockReader:
     """Copies blocks in few operations, because each costs microseconds. The next copy overwrites the last one."""
 
     def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
-        """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""
+        """View the cache as rows. `block_tables` is `[num_reqs, max_num_blocks]`."""
         self.kv_cache = kv_cache
         self.block_tables = block_tables
         data = kv_cache.data
@@ -85,7 +85,7 @@ class BlockReader:
         return x.mul_(self.scales(row_ids).unsqueeze(-1))
 
     def scales(self, row_ids: Tensor) -> Tensor:
-        """Return the factors of rows of 8 bits, `[n, num_planes, heads, tokens]`; fp8: `[n, num_planes, 1, 1]`."""
+        """Return the factors of rows of 8 bits, `[n, num_planes, heads, tokens]`, for fp8 `[n, num_planes, 1, 1]`."""
         if not self._is_nhd:
             row_ids = row_ids[:, :, 0] // self.kv_cache.num_kv_heads
         if self.kv_cache.scales is None:
@@ -95,7 +95,7 @@ class BlockReader:
         return found.flatten(2, 3).transpose(2, 3).contiguous()
 
     def read(self, request: int, begin: int, end: int, planes: tuple[int, ...] = (0, 1)) -> Tensor:
-        """Return these positions of a request, `[len(planes), heads, tokens, head_size]`; 8 bits become float32."""
+        """Return these positions of a request, `[len(planes), heads, tokens, head_size]`. 8 bits become float32."""
         block_size = self.kv_cache.block_size
         first_block, end_block = begin // block_size, -(-end // block_size)
         row_ids = self.row_ids(self.block_tables[request : request + 1, first_block:end_block], planes)
@@ -103,7 +103,7 @@ class BlockReader:
         return x[0, :, :, begin - first_block * block_size : end - first_block * block_size]
 
     def buffer(self, shape: torch.Size, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """Return memory for rows of this shape, seen as rows to copy to, and seen as `copy` returns it.
+        """Return memory for rows of this shape in two views: the rows to copy to, and the shape that `copy` returns.
 
         In the cache's own dtype, unless another is given.
         """

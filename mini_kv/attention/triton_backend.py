@@ -27,7 +27,7 @@ from mini_kv.attention.triton_plan import (
 )
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Read by triton when the kernels above were defined; from then on it cannot change."""
+"""Triton read it when the kernels above were defined. It cannot change afterwards."""
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:

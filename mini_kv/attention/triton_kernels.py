@@ -2,11 +2,11 @@
 
 They run on a GPU. With TRITON_INTERPRET=1 in the environment before this module is imported, they run on any Linux CPU.
 
-A program of `attend_kernel` has a few queries of one request, with all the heads that share one head of keys. So each
+A program of `attend_kernel` has a few queries of one request, with all query heads that share one KV head. So each
 key is loaded once for all of them. The program loops over the request's positions tile by tile. A long context may be
 split over several programs, each with its own softmax. `merge_kernel` combines these.
 
-    rows of a program, 3 heads that share one head of keys, 16 rows:
+    rows of a program, 3 query heads that share one KV head, 16 rows:
         query     0 0 0  1 1 1  2 2 2  3 3 3  4 4 4  -          BLOCK_Q = 5; the last row is idle
         head      0 1 2  0 1 2  0 1 2  0 1 2  0 1 2
 

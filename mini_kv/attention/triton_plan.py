@@ -25,7 +25,7 @@ class Call:
     """Bytes of a number in the cache: 1, 2 or 4."""
     head_size: int
     group: int
-    """Heads that share a head of keys."""
+    """Number of query heads that share a KV head."""
     max_query_len: int
 
     @property
@@ -39,7 +39,7 @@ class Tiles:
     """The tile sizes and the number of threads of a program of `attend_kernel`."""
 
     block_m: int
-    """Rows of a program: queries times the heads that share a head of keys."""
+    """Rows of a program: queries times the query heads that share a KV head."""
     tile: int
     """Positions per step of the loop."""
     num_warps: int
@@ -113,10 +113,10 @@ DECODE_NEEDS = {
 }
 """Registers per thread and bytes of shared memory of a decode, by bytes of query and cache, and by head size.
 
-The most that the compiler asks for on any GPU that it knows; a test compares.
+The most that the compiler needs on any GPU that it supports. A test compares the numbers.
 """
 REGISTERS = 65536
-"""Of a multiprocessor, on every GPU since compute capability 3.0."""
+"""Registers of a multiprocessor, on every GPU since compute capability 3.0."""
 
 
 def programs_per_multiprocessor(call: Call, capability: Capability, num_warps: int) -> int:
@@ -127,7 +127,7 @@ def programs_per_multiprocessor(call: Call, capability: Capability, num_warps: i
 
 
 def programs_that_fit(registers: int, shared: int, capability: Capability, num_warps: int) -> int:
-    """Return how many programs with these needs fit on a multiprocessor; a warp is given registers by eights of each.
+    """Return how many programs with these needs fit on a multiprocessor. Registers per thread are rounded up to 8.
 
     >>> programs_that_fit(registers=128, shared=71680, capability=(9, 0), num_warps=4)
     3
@@ -140,7 +140,7 @@ def programs_that_fit(registers: int, shared: int, capability: Capability, num_w
 
 
 def shared_memory(capability: Capability) -> int:
-    """Return the bytes of shared memory of a multiprocessor; a program can have all but 1 KB of it."""
+    """Return the bytes of shared memory of a multiprocessor. A program can use all but 1 KB of it."""
     if is_small(capability):
         return 100 * 1024
     return (164 if capability < (9, 0) else 228) * 1024

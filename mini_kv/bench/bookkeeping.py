@@ -46,7 +46,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of work and the figures that it gives."""
+    """One kind of work and its figures."""
 
     name: str
     title: str
@@ -143,7 +143,7 @@ def churn(sizes: Sizes, seed: int) -> Row:
     figures = tuple(
         Figure(f"k = {count:,}", "M blocks/s", True, targets.get(count, ())) for count in sizes.churn_block_counts
     )
-    return Row("churn", f"take k blocks and give them back, pool {sizes.pool_blocks:,}", figures, prepare)
+    return Row("churn", f"allocate k blocks and free them, pool {sizes.pool_blocks:,}", figures, prepare)
 
 
 def hashing(sizes: Sizes, seed: int) -> Row:
@@ -198,7 +198,7 @@ def naming(sizes: Sizes, seed: int) -> Row:
         Figure(f"block {block_size}", "M tokens/s", True, (targets[block_size],))
         for block_size in sizes.hash_block_sizes
     )
-    title = f"a request of {sizes.hash_tokens:,} tokens and its names, SHA-256; ours checks the tokens, too"
+    title = f"a request of {sizes.hash_tokens:,} tokens and its block hashes, SHA-256; ours checks the tokens, too"
     return Row("request", title, figures, prepare)
 
 
@@ -320,7 +320,7 @@ def scheduling(sizes: Sizes, seed: int) -> Row:
         Figure("steps", "1/s", True, (Target(3.6, 5.0, "vllm"),)),
         Figure("us per request", "us", False),
     )
-    title = f"a scheduler's step of {sizes.decode_running} running, whole: plan it and take its tokens in"
+    title = f"a whole scheduler's step of {sizes.decode_running} running: plan it and process its tokens"
     return Row("schedule", title, figures, prepare)
 
 
@@ -336,7 +336,7 @@ def memory(sizes: Sizes, seed: int) -> Row:
         def run() -> dict[str, float]:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_PACKAGE_ROOT)
             if done.returncode:
-                raise PeerError(f"{peer.name} could not be weighed: {done.stderr.strip().splitlines()[-1:]}")
+                raise PeerError(f"{peer.name} could not be measured: {done.stderr.strip().splitlines()[-1:]}")
             figures: dict[str, float] = json.loads(done.stdout)
             return figures
 
@@ -365,7 +365,7 @@ def admissions(sizes: Sizes, seed: int) -> list[Row]:
 
 
 def new_requests(cache: Cache, rng: random.Random, count: int, num_tokens: int) -> list[Any]:
-    """Return `count` new requests with random prompts and names."""
+    """Return `count` new requests with random prompts and ids."""
     prompts = [cache.prompt(tokens(rng, num_tokens)) for _ in range(count)]
     return [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
 

@@ -5,7 +5,7 @@
 It runs the small model in float64, so that other machines find the same tokens. There are 8 prompts of each kind, one
 by one, with 80 new tokens each:
 
-    told again    a beginning, the model's text after it, and the same beginning once more
+    told again    a prefix, the model's text after it, and the same prefix once more
     chat          three different questions, and the model's answers to the first two
     random        random token ids, with an answer at temperature 1
 """

@@ -21,7 +21,7 @@ _RUNNING = 64
 _WINDOW = 48
 """Tokens of a window."""
 _MOST_STEPS = 1 << 10
-"""Steps that the blocks of a pool last for: those of `MOST_REPEATS`, and of the round before them, twice 16 each."""
+"""Steps for which a pool has blocks: twice 16 for each of `MOST_REPEATS` rounds and for the round before them."""
 MOST_REPEATS = 31
 
 
@@ -29,7 +29,7 @@ def pools(sizes: Sizes, seed: int) -> Row:
     """Return the row on the cost of a hit by the size of the pool.
 
     Each pool is scattered and filled with cached-free prefixes. Some of these, spread over the pool's memory, are
-    revived and freed in turn. A peer that needs long in one pool skips the larger ones.
+    revived and freed in turn. A peer that is slow in one pool skips the larger ones.
     """
     prefix_tokens = sizes.growth_prefix_blocks * BLOCK_SIZE
 
@@ -81,14 +81,14 @@ def prompts(sizes: Sizes, seed: int) -> Row:
             num_hit = cache.admit(request)
             cache.finish(request)
             watch.lap("admit")
-            expect(num_hit, 0, f"{peer.name}: hit of a prompt that begins as no other")
+            expect(num_hit, 0, f"{peer.name}: hit of a prompt with a unique prefix")
             return watch.ns["admit"] / num_tokens
 
         for num_tokens in sizes.growth_prompts:
             admit(num_tokens)
         return lambda: _with_ratio({f"prompt {count:,}": admit(count) for count in sizes.growth_prompts})
 
-    title = "a request that finds nothing comes and goes, per token of its prompt"
+    title = "admit + finish a request without a hit, per token of its prompt"
     return Row("growth-prompt", title, _figures("prompt", sizes.growth_prompts, "ns"), prepare)
 
 
@@ -189,7 +189,7 @@ def _revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
         hits.append(cache.admit(request))
         cache.finish(request)
     watch.lap("revive")
-    expect(hits, [len(prompt) - 1 for prompt in prompts], f"{peer.name}: hits of prefixes that lie idle")
+    expect(hits, [len(prompt) - 1 for prompt in prompts], f"{peer.name}: hits of cached-free prefixes")
     return watch.ns["revive"] / len(prompts) / 1e3
 
 

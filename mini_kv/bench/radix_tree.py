@@ -3,7 +3,7 @@ r"""A radix tree as the prefix index: it keeps the tokens themselves where the e
                        root
                         |
              [1 2 3 4 | 5 6 7 8]   blocks 1, 2          a node is a run of whole blocks,
-              /               \                           and below it they go on differently
+              /               \                           and its children continue differently
         [9 9 9 9]          [5 5 5 5 | 6 6 6 6]
         block 3            blocks 4, 7
 
@@ -33,11 +33,11 @@ class Node:
     """The ids of the blocks with this content, per block of the run, the oldest first. Never empty."""
     parent: "Node | None" = None
     children: dict[Block, "Node"] = field(default_factory=dict)
-    """By the first block of their run: no two begin alike."""
+    """The children by the first block of their run. No two children begin with the same block."""
 
 
 class RadixIndex:
-    """From the tokens of a prompt to the blocks that hold its beginning."""
+    """The index from the tokens of a prompt to the blocks of its cached prefix."""
 
     def __init__(self, block_size: int) -> None:
         """Begin with an empty tree. `block_size`: tokens per block."""
@@ -47,14 +47,14 @@ class RadixIndex:
         """The node of each block."""
 
     def match(self, tokens: Sequence[int]) -> list[int]:
-        """Return the blocks of the longest cached beginning, first block first. Costs O(tokens that agree)."""
+        """Return the blocks of the longest cached prefix, first block first. Costs O(tokens that agree)."""
         found: list[int] = []
         for node, num_equal in self._walk(self._cut(tokens)):
             found += [twins[0] for twins in node.twins[:num_equal]]
         return found
 
     def insert(self, tokens: Sequence[int], block_ids: Sequence[int]) -> None:
-        """Enter the blocks of a prompt's beginning, in order. Blocks that are already in the tree are unchanged.
+        """Enter the blocks of a prompt's prefix, in order. Blocks that are already in the tree are unchanged.
 
         A block with the content of another block becomes its twin. Raises `ValueError`, and changes nothing, if the
         tokens do not fill these blocks, or if a block is already in the tree with other content.
@@ -132,7 +132,7 @@ class RadixIndex:
         self._node_of.update(dict.fromkeys(block_ids, new))
 
     def _split(self, node: Node, at: int) -> None:
-        """Cut a node in two: it keeps its first `at` blocks, and a new child has the rest and all that was below."""
+        """Split a node. It keeps its first `at` blocks. A new child gets the other blocks and all children."""
         lower = Node(node.run[at:], node.twins[at:], node, node.children)
         for child in lower.children.values():
             child.parent = lower

@@ -99,7 +99,7 @@ def header_lines(header: Header) -> list[str]:
         f"method    {header.method}",
         f"seed      {header.seed}",
         f"command   {header.command}",
-        "ratio     how many times better than the peer; targets: at least this multiple of one, or at most this value",
+        "ratio     multiple of the peer's result; targets: at least this multiple, or at most this value",
     ]
 
 

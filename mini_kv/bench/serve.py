@@ -41,7 +41,7 @@ class Job:
     text: str = ""
 
     def body(self, stream: bool) -> bytes:
-        """Return it as JSON."""
+        """Return the request as JSON."""
         asked = {"prompt": self.prompt, "max_tokens": self.max_tokens, "seed": self.seed, "stream": stream}
         return json.dumps({**asked, "temperature": self.temperature}).encode()
 
@@ -109,7 +109,7 @@ class Client:
             writer.close()
 
     async def _read(self, kind: str, job: Job, reader: asyncio.StreamReader, began: float) -> None:
-        """Read an answer to its end, note its times, and compare it."""
+        """Read an answer to its end, record its times, and compare it."""
         content, times = b"", []
         while piece := await reader.read(300 if kind == "slow" else 1 << 16):
             content += piece
@@ -168,7 +168,7 @@ def _resident(pid: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it and return 0 if no answer was wrong and no block leaked, else 1."""
+    """Run the benchmark and return 0 if no answer was wrong and no block leaked, else 1."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.serve", description=__doc__)
     parser.add_argument("--clients", type=int, default=64, metavar="N", help="(default: 64)")
     parser.add_argument("--seconds", type=float, default=30, metavar="N", help="(default: 30)")

@@ -27,7 +27,7 @@ from mini_kv.tiers.tier_config import TierConfig, open_tiers
 from mini_kv.tiers.tiered_cache import TieredCache
 
 LENGTHS = (16, 32, 64, 128, 256, 480)
-"""Tokens of the shared beginning."""
+"""Tokens of the shared prefix."""
 _ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0)
 
 
@@ -40,7 +40,7 @@ class Bench:
     server: str | None
 
     def names(self) -> list[str]:
-        """Return the ways to get a prefix again."""
+        """Return the ways to restore a prefix."""
         return ["computed", "memory", "disk", *(["server"] if self.server else [])]
 
     def seconds(self, name: str, length: int, run: int) -> float:
@@ -148,8 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KVCacheError, RuntimeError) as error:
         print(f"mini_kv.bench.tiers: {error}", file=sys.stderr)
         return 2
-    print("milliseconds to the first token, by tokens of the known beginning; the pool is this process's memory")
-    print(f"{'':>9}" + "".join(f"{length:>8}" for length in LENGTHS) + "   quicker from on: measured, predicted")
+    print("milliseconds to the first token, by tokens of the known prefix; the pool is this process's memory")
+    print(f"{'':>9}" + "".join(f"{length:>8}" for length in LENGTHS) + "   faster from: measured, predicted")
     for name, by_length in seconds.items():
         cells = "".join(f"{1000 * by_length[length]:8.2f}" for length in LENGTHS)
         tail = ""

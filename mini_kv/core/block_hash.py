@@ -8,7 +8,7 @@
 Two blocks get the same hash only if all the tokens up to their end, all the extras and the namespace are equal. KV at a
 position depends on exactly these inputs. So blocks with equal hashes can share KV.
 
-The bytes that go into `H` are fixed here, field by field. Each field has its length in front or a fixed width. So the
+The bytes that go into `H` are fixed here, field by field. Each field has a fixed width, or its length is first. So the
 hashes are equal in all processes, Python versions and platforms. Different inputs always give different bytes.
 """
 
@@ -80,7 +80,7 @@ def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
 
 
 def frame_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
-    """Return the length of the extra keys, then their bytes. The tokens begin where these end."""
+    """Return the length of the extra keys, then their bytes. The tokens follow directly."""
     return frame(encode_extra_keys(extra_keys))
 
 

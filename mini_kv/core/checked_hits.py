@@ -30,8 +30,8 @@ class CheckedKVCacheManager(KVCacheManager):
         asked for       P' 5 6 7 8      the hash of P' is that of P
         in the cache    P  5 6 7 8      the second block has the same tokens, but another parent: no hit
 
-    A comparison of the block's own tokens would accept it. A hit costs one comparison per block. Each cached block
-    keeps its tokens and those before it until it gets another hash. Use it for `hash_name="xxh3_128"`, not for SHA-256.
+    A comparison of the block's own tokens would accept it. A hit costs one comparison per block. The manager keeps
+    each cached block's prefix until the block gets another hash. Use it for `hash_name="xxh3_128"`, not for SHA-256.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -49,12 +49,12 @@ class CheckedKVCacheManager(KVCacheManager):
                 return KVCacheBlocks(hit), num_tokens
 
     def allocate_slots(self, request: Request, *args: object, **options: object) -> KVCacheBlocks | None:
-        """Allocate as any manager does, and record the beginning of each block that got a hash."""
+        """Allocate as any manager does, and record the prefix of each block that got a hash."""
         with self._noting(request):
             return super().allocate_slots(request, *args, **options)  # type: ignore[arg-type]
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache full blocks as any manager does, and record the beginning of each."""
+        """Cache full blocks as any manager does, and record the prefix of each."""
         with self._noting(request):
             super().cache_blocks(request, num_computed_tokens)
 
@@ -75,7 +75,7 @@ class CheckedKVCacheManager(KVCacheManager):
 
     @contextmanager
     def _noting(self, request: Request) -> Iterator[None]:
-        """After the call, record the beginning of each of the request's blocks that got a block hash."""
+        """After the call, record the prefix of each of the request's blocks that got a block hash."""
         managers = self.coordinator.single_type_managers
         before = [manager.num_cached_block.get(request.request_id, 0) for manager in managers]
         yield
@@ -100,7 +100,7 @@ class CheckedKVCacheManager(KVCacheManager):
 
 
 def _is_same(one: Beginning | None, other: Beginning | None) -> bool:
-    """Return whether two beginnings are equal, block by block."""
+    """Return whether two prefixes are equal, block by block."""
     while one is not other:
         if one is None or other is None or one.own != other.own:
             return False

@@ -22,7 +22,7 @@ class CopyOnWrite:
         self.coordinator = coordinator
         self.block_pool = block_pool
         self.forked: set[str] = set()
-        """Requests with a next slot that may be in a shared block."""
+        """Requests whose next slot may be in a shared block."""
         self.pinned: list[KVCacheBlock] = []
         """Both ends of each copy that has not run yet: source, target, source, target."""
         self._not_taken: list[tuple[int, int]] = []
@@ -34,7 +34,7 @@ class CopyOnWrite:
         self.forked |= {parent_id, child_id}
 
     def shared_blocks(self, request_id: str, num_computed_tokens: int) -> dict[int, KVCacheBlock]:
-        """Return, by group, the shared blocks of the request's next slot: it must not write there."""
+        """Return, per group, the shared block with the request's next slot. The request must not write there."""
         if request_id not in self.forked:
             return {}
         shared = {}
@@ -48,7 +48,7 @@ class CopyOnWrite:
     def copy(self, request_id: str, num_computed_tokens: int, shared: dict[int, KVCacheBlock]) -> None:
         """Replace these blocks in the request's tables by new ones. As many blocks must be free.
 
-        From now on its next slot is in a block that it does not share, until it is forked again.
+        From now on the request does not share the block of its next slot, until the request is forked again.
         """
         for group_id, source in shared.items():
             (target,) = self.block_pool.get_new_blocks(1)

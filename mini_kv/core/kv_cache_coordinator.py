@@ -92,8 +92,8 @@ class KVCacheCoordinator(ABC):
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
         """Return the end of a prefix that full attention has cached and another group has not, or 0 if there is none.
 
-        At this position the request caches the blocks that a hit needs, for the next request that differs from here on.
-        These are its state, because a step ends there, and with a retention interval the blocks of its window.
+        At this position the request caches the blocks that a hit needs: its state, because a step ends there, and with
+        a retention interval the blocks of its window. The next request that differs from here on can hit these blocks.
         """
         if self.retention_interval is None and not self.has_states:
             return 0

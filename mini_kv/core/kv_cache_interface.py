@@ -59,7 +59,7 @@ class AttentionSpec(KVCacheSpec):
     """Shape of a layer that keeps a key and a value of each token."""
 
     num_planes: ClassVar[int] = 2
-    """Number of vectors per token and head: a key and a value."""
+    """Number of vectors per token and KV head: a key and a value."""
 
     num_kv_heads: int = 1
     head_size: int = 1
@@ -75,7 +75,7 @@ class AttentionSpec(KVCacheSpec):
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of the scale of one key, or of one value, per head and token."""
+        """Bytes of the scale of one key, or of one value, per KV head and token."""
         return 4 if self.kv_quant_mode == "int8_per_token_head" else 0
 
     @property
@@ -245,7 +245,7 @@ class KVCacheConfig:
     num_hash_lookahead_tokens: int = 0
     """Tokens after each block that its hash covers, in every group, 0 or 1. With 1 a drafter's hits keep their last
     block. Then a block is hashed one token later, and requests that differ right after a block do not share it. Source:
-    vLLM RFC 50438. Not `num_lookahead_tokens`, which are slots for drafts."""
+    vLLM RFC 50438. Not the same as `num_lookahead_tokens`: these are slots for drafts."""
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:

@@ -212,7 +212,7 @@ class KVCacheManager:
             The blocks added to the tables, per group (often none): blocks from the free queue, and null blocks where
             a group of states keeps none. `None`, with nothing changed, in three cases. First: too few blocks are free
             for the new blocks, the copies, the revived blocks of the hit and the reserve. Second: a new request would
-            use the watermark, or would not fit to its end. Third: its hit ends in a state that the running step still
+            use the watermark, or would not fit in full. Third: its hit ends in a state that the running step still
             computes. The scheduler then lets the request wait or preempts another one. A caller that has set
             `request.num_computed_tokens` to the hit must set it back to 0.
 
@@ -322,7 +322,7 @@ class KVCacheManager:
     def withdraw_all_promises(self) -> None:
         """Remove every key that the running step has promised, also from blocks that were freed since.
 
-        For a step that the worker did not run. Preempt the requests that hold such a block.
+        For a step that the worker did not run. Preempt the requests that hold one of these blocks.
         """
         self.block_pool.evict_blocks(sorted(self.coordinator.promised))
         self.coordinator.promised.clear()
@@ -374,7 +374,7 @@ class KVCacheManager:
         self.block_pool.recover()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return the request's block tables, per group. They are the live lists, empty without blocks."""
+        """Return the request's live block tables, per group. The lists are empty for a request without blocks."""
         return KVCacheBlocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:

@@ -38,7 +38,7 @@ def get_kv_cache_groups(
     Args:
         kv_cache_spec: the shape of each such layer, by its name, in the model's order.
         disable_hybrid_kv_cache_manager: `True`: every layer keeps all tokens, in one group. `False`: groups.
-            `None`: groups, unless layers attend in chunks: vLLM disables groups there because they are slower.
+            `None`: groups, unless layers attend in chunks. For these vLLM disables groups, because they are slower.
     """
     specs = dict(kv_cache_spec)
     if not specs:
@@ -67,8 +67,8 @@ def get_kv_cache_groups(
 def is_uniform_type(specs: Mapping[str, KVCacheSpec]) -> bool:
     """Return whether all layers always need the same number of blocks, so that one group with one table serves them.
 
-    Their blocks may differ in bytes. Source: vLLM `UniformTypeKVCacheSpecs.is_uniform_type`. Unlike there, states
-    are of one type only if they are equal.
+    Their blocks may differ in bytes. Source: vLLM `UniformTypeKVCacheSpecs.is_uniform_type`. Unlike in vLLM,
+    states are of one type only if they are equal.
     """
     return len({_uniform_type(spec) for spec in specs.values()}) == 1
 
@@ -121,7 +121,7 @@ def _repeats(layers: Mapping[str, KVCacheSpec]) -> list[tuple[str, ...]]:
 
 
 def _repeats_per_group(patterns: Sequence[Sequence[tuple[str, ...]]]) -> int:
-    """Return the number of repeats per group that leaves the fewest empty places in all. If several do, the largest.
+    """Return the number of repeats per group that leaves the fewest empty places: the largest such number.
 
     A pattern of several page sizes is never split. Without such a pattern no kind is split.
     """
@@ -221,7 +221,7 @@ CACHE_DTYPES = ("auto", "int8_per_token_head", "fp8")
 
 SPARSE_FP8_BYTES = 656
 """Bytes of a sparse layer's latent vector in 8 bits: 512 numbers, 4 scales of 32 bits, 64 rotated ones in 16 bits.
-Source: vLLM `fp8_ds_mla`, which it takes for `fp8` where layers are sparse."""
+Source: vLLM `fp8_ds_mla`, the form that `fp8` has in sparse layers."""
 
 
 def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:

@@ -12,7 +12,7 @@ from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, 
 class MambaManager(SingleTypeKVCacheManager):
     """Tables for layers that keep a running state in place of keys and values.
 
-    A step reads one state and writes one to the block of its last token. The positions between are null blocks.
+    A step reads one state and writes one to the block of its last token. The blocks between the two are null blocks.
     A state can be shared only if its step ended exactly at a block's end, and only after that step has run. A block of
     keys and values can be shared within its step, because each layer writes before it reads. A state is needed before
     the first token is computed.
@@ -34,7 +34,7 @@ class MambaManager(SingleTypeKVCacheManager):
         return 1
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Return the number of computed tokens minus one: the state after the last one covers the rest."""
+        """Return the number of computed tokens minus one: the last state covers all earlier tokens."""
         return max(0, num_computed_tokens - 1)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:

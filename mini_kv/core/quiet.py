@@ -20,7 +20,7 @@ class QuietStretches(dict[Request, tuple[int, int]]):
     def note(
         self, coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, num_tokens_to_cache: int
     ) -> None:
-        """Note a stretch, after a call that entered the full blocks of the first `num_tokens_to_cache` tokens.
+        """Record a quiet stretch, after a call that entered the full blocks of the first `num_tokens_to_cache` tokens.
 
         It ends at the next block's end in any group, and before a block leaves a window. A manager with states has no
         quiet stretch, because every call has to be checked.

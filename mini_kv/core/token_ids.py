@@ -30,7 +30,7 @@ def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]
 
 
 def _has_boolean(token_ids: list[int], packed: bytes) -> bool:
-    """Return whether one of the tokens is a boolean. Packed, that is a 0 or a 1, so only these places are checked."""
+    """Return whether one of the tokens is a boolean. A packed boolean is 0 or 1, so only zeros and ones are checked."""
     for value in (0, 1):
         pattern = value.to_bytes(4, _BYTE_ORDER)
         start = packed.find(pattern)

@@ -173,7 +173,7 @@ def _windows(config: ModelConfig) -> dict[str, Any]:
 
 
 def _window_layers(path: Path, data: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """Return the layers of a Ministral that have a window: all, if only their size is given, as transformers has it."""
+    """Return the layers of a Ministral that have a window: all, if only their size is given, as in transformers."""
     kinds = data.get("layer_types")
     if kinds is None:
         return tuple(range(num_layers)) if data.get("sliding_window") is not None else ()

@@ -234,7 +234,7 @@ def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> Non
 
 
 def _noted(stream: "Deltas", said: "list[list[DeltaOutput]]", n: int) -> "Deltas":
-    """Pass the outputs on, and keep each with those of its text."""
+    """Yield the outputs, and collect them by text."""
     for delta in stream:
         said[int(delta.request_id) * n + delta.index].append(delta)
         yield delta

@@ -26,7 +26,7 @@ Layers = Sequence[tuple[PagedKVCache | StateCache, int]]
 def allocate_kv_cache_tensors(
     model: CausalLM, kv_cache_config: KVCacheConfig
 ) -> tuple[list[Tensor], list[tuple[PagedKVCache | StateCache, int]]]:
-    """Return the KV memory, and for each layer of the model its view of it and its group.
+    """Return the KV memory, and for each layer of the model the layer's view of this memory and the layer's group.
 
     There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`. In 8 bits their dtype
     is bytes. The first layers of all groups use the first tensor, each in its own shape. A block belongs to one group

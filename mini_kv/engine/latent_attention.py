@@ -56,13 +56,13 @@ def attend_to_latents(
     """Return `[num_tokens, num_heads, v_head_dim]`: each query's attention over the kept vectors.
 
     Args:
-        module: the layer's attention, as transformers has it for DeepSeek.
+        module: the layer's attention, from transformers' DeepSeek.
         query: `[num_tokens, num_heads, qk_nope_head_dim + qk_rope_head_dim]`, the last part rotated.
         latents: has recorded this layer's vectors.
         attend: the step's.
         options: with the layer's own scale, which does not follow from the size of the kept vectors.
 
-    Raises `ConfigError` for a layer that has shown no latent vectors, or has other matrices.
+    Raises `ConfigError` for a layer that has passed no latent vectors, or has other matrices.
     """
     layer, rank = module.layer_idx, module.kv_lora_rank
     if latents.kept is None or latents.layer != layer or module.kv_b_proj.bias is not None:

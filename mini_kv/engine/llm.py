@@ -64,7 +64,7 @@ class LLM:
                 of the pool, it holds one text of the model's full length: at least 64 MiB, at most 4 GiB.
 
         Raises:
-            CheckpointError: the folder cannot work; names the file.
+            CheckpointError: the folder cannot be used. The message names the file.
             ConfigError: a size cannot work, or an option is not known.
         """
         config = EngineConfig.from_engine_args(**engine_args)
@@ -185,7 +185,7 @@ def load(
 ) -> "tuple[CausalLM, TextTokenizer | None]":
     """Return model and tokenizer: ours, or any that transformers reads, if it is installed.
 
-    Arguments and errors are those of `LLM`. Our own small model computes in float32 unless told otherwise.
+    Arguments and errors are those of `LLM`. Our own small model computes in float32 by default.
     """
     from mini_kv.engine.checkpoint import load_model, tiny_folder
     from mini_kv.engine.errors import CheckpointError

@@ -55,7 +55,7 @@ from mini_kv.engine.threads import is_small, one_thread
 
 
 class LLMEngine:
-    """Accepts prompts at any time. Each step computes all running ones: part of the prompt, then token by token."""
+    """Accepts prompts at any time. Each step computes all running requests: part of a prompt, or the next token."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class LLMEngine:
             raise
 
     def _finish_unknown(self) -> None:
-        """Abort the scheduler's requests that the engine does not have: removed here, or only half added."""
+        """Abort the requests that only the scheduler has: the engine has removed them, or added only a part."""
         self.scheduler.finish_requests([name for name in self.scheduler.requests if name not in self._samples])
 
     @property

@@ -2,11 +2,11 @@
 
     "A block is"     " free" -0.6 rank 1     " held" -1.2 rank 2          chosen: " old" -4.1 rank 17
 
-They are of the model's own logits: before temperature, forbidden tokens and the cut of the tail.
+They are computed from the model's own logits, before temperature, forbidden tokens and the cut of the tail.
 So they describe the model, not the sampling.
 
 Source: vLLM 0.33, `Sampler.gather_logprobs` (v1/sample/sampler.py) in the mode `raw_logprobs`, its default, and
-`append_logprobs_for_next_position` (logprobs.py). Here they are computed in float64, there in float32.
+`append_logprobs_for_next_position` (logprobs.py). Here they are computed in float64, in vLLM in float32.
 """
 
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ LogprobsOnePosition = dict[int, Logprob]
 def gather_logprobs(
     logits: Tensor, nums: Sequence[int | None], token_ids: Sequence[int], tokenizer: TextTokenizer | None
 ) -> list[LogprobsOnePosition | None]:
-    """Return the log probabilities of each row, `None` for a row that asks for none. Costs O(vocab_size) per row.
+    """Return the log probabilities of each row, `None` for a row without `nums`. Costs O(vocab_size) per row.
 
     Args:
         logits: `[n, vocab_size]`, as the model gave them.
         nums: number of most likely tokens per row. -1: all. `None`: no log probabilities at all.
         token_ids: the chosen token of each row.
-        tokenizer: spells them.
+        tokenizer: gives the tokens' texts.
     """
     result: list[LogprobsOnePosition | None] = []
     for row, (num, chosen) in enumerate(zip(nums, token_ids, strict=True)):

@@ -60,7 +60,7 @@ class CachedRequestState:
     token_ids: list[int]
     """Prompt and output so far."""
     row: int
-    """Its row in every group's block table, for as long as it is known."""
+    """Its row in every group's block table. It keeps the row until it ends or is preempted."""
     num_computed_tokens: int
 
 
@@ -191,12 +191,12 @@ class ModelRunner:
                     table.append_row(block_ids, state.row)
 
     def _free_rows(self) -> list[int]:
-        """Return the rows that no request has, the first one last. Computed each time, so that none is lost."""
+        """Return the rows that no request has, in reverse order. Computed each time, so that no row is lost."""
         taken = {state.row for state in self.requests.values()}
         return [row for row in reversed(range(self.max_num_seqs)) if row not in taken]
 
     def _follow_copy(self, state: CachedRequestState, copied: Mapping[int, int]) -> None:
-        """If the block of the request's next slot is copied for it, put the copy in its row."""
+        """If the block of the request's next slot is copied, put the copy in the request's row."""
         for table in self.block_tables:
             column, offset = divmod(state.num_computed_tokens, table.block_size)
             if offset > 0:

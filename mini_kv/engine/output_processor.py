@@ -25,9 +25,9 @@ class DeltaOutput:
     finish_reason: str | None = None
     """`"stop"`, `"length"`, or `None` while the sample is unfinished."""
     logprobs: LogprobsOnePosition | None = None
-    """Of the new token, if the request asked for them."""
+    """Log probabilities of the new token, if requested."""
     num_cached_tokens: int | None = None
-    """Of the request's prompt. See `RequestOutput`."""
+    """Cached tokens of the request's prompt. See `RequestOutput`."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     """`"stop"`: a stop token or a stop string. `"length"`: no more tokens were requested, or none fit."""
     logprobs: list[LogprobsOnePosition] | None = None
-    """Of each of `token_ids`, or `None` if the request did not ask for them."""
+    """Log probabilities of each of `token_ids`, or `None` if not requested."""
     cumulative_logprob: float | None = None
     """The sum of the chosen tokens' log probabilities: the logarithm of the whole text's probability."""
 
@@ -67,7 +67,7 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     """Tokens of the prompt that were found in the cache. `None`: the engine keeps it secret (`multi_tenant`)."""
     prompt: str | None = None
-    """The prompt as text, or `None` if it came as token ids."""
+    """The prompt as text, or `None` if it was given as token ids."""
 
     @property
     def finished(self) -> bool:
@@ -90,7 +90,7 @@ class RequestState:
     """Tokens of the prompt that were found in the cache at the first admission. `None`: not yet, or secret."""
     prompt: str | None = None
     all_stop_token_ids: frozenset[int] = frozenset()
-    """The tokens in `stop_token_ids`, and the model's end tokens even if this request continues after them."""
+    """The tokens in `stop_token_ids`, and the model's end tokens, even if the request ignores these."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class SampleState:
     index: int
     detokenizer: IncrementalDetokenizer | None
     num_tokens: int = 0
-    """Number of tokens that were chosen for it."""
+    """Number of tokens that were sampled for it."""
     num_shown: int = 0
     """Number of characters that were shown."""
     waiting_samples: list["SampleState"] = field(default_factory=list)

@@ -66,7 +66,7 @@ def _encoded(prompt_of: str, prompt: str, tokenizer: TextTokenizer | None) -> li
 def params_per_prompt(
     prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
 ) -> Sequence[SamplingParams]:
-    """Return the parameters of each prompt. Raises `PromptError` or `ConfigError` if there is no list of prompts."""
+    """Return the parameters of each prompt. Raises `PromptError` or `ConfigError` if they do not fit."""
     if isinstance(prompts, str):
         raise PromptError(f"prompts is a string, not a list of them: write [{prompts!r}]")
     if not _is_list(prompts):
@@ -80,5 +80,5 @@ def params_per_prompt(
 
 
 def _is_list(value: object) -> bool:
-    """Return whether this is a sequence of items. Bytes are not: Python makes numbers of them, but they are text."""
+    """Return whether this is a sequence of items. Bytes do not count: their items are numbers, but they are a text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)

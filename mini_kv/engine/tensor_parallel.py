@@ -11,7 +11,7 @@ table, one plan and one hash are enough for all. With more cards than KV heads, 
 further cards add no capacity. After attention and after the feed-forward network the cards add up their partial
 results.
 
-Here each card is a process on a CPU, and each plans for itself: all have the same requests, so all plans are equal.
+Here each card is a process on a CPU with its own scheduler. All have the same requests, so all plans are equal.
 vLLM plans once and sends the plan to its workers. It also splits embedding and logits, which are whole here.
 
 Source: Megatron-LM (Shoeybi et al., 2019, arxiv.org/abs/1909.08053); vLLM `ModelConfig.get_num_kv_heads`,
@@ -71,7 +71,7 @@ class AddedUp(nn.Module):
         self.part = part
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the whole result, the same on every card. Waits for the others."""
+        """Return the whole result, the same on every card. Waits for the other cards."""
         result: Tensor = self.part(hidden)
         distributed.all_reduce(result)
         return result
@@ -145,7 +145,7 @@ def generate(
 def _one_card(
     rank: int, size: int, meeting: str, folder: Path, prompts: list[str], params: SamplingParams, config: EngineConfig
 ) -> CardReport:
-    """Run one card: connect to the others, keep a part of the model, and run the engine on it."""
+    """Run one card: connect to the other cards, keep a part of the model, and run the engine on it."""
     distributed.init_process_group("gloo", init_method=f"file://{meeting}/meet", rank=rank, world_size=size)
     try:
         torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def _one_card(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the answers and the share of each card. Return 2, with an error on stderr, if it cannot be split."""
+    """Print the answers and the share of each card. Return 2, with an error on stderr, if the model cannot be split."""
     parser = argparse.ArgumentParser(
         prog="python -m mini_kv.engine.tensor_parallel", description=__doc__.splitlines()[0]
     )

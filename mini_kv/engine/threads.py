@@ -17,8 +17,8 @@ SMALL_MODEL = 10_000_000
 
 Measured on two cores, float32, one request, eight, and a prompt of 256 tokens. If the cores are idle, two threads make
 a step of single tokens no faster (0.8 to 1.1 times, up to 100 million weights), and a prompt 1.1 to 1.8 times. If two
-other programs are busy, they make both 5 to 20 times slower up to 7 million weights; from there on it is prompts that
-lose little by it: they take 1.9 times as long at 26 million weights, 1.3 times at 100 million.
+other programs are busy, two threads make both 5 to 20 times slower up to 7 million weights. With more weights the loss
+of prompts is smaller: they take 1.9 times as long at 26 million weights, 1.3 times at 100 million.
 """
 
 
@@ -29,7 +29,7 @@ def is_small(model: CausalLM) -> bool:
 
 @contextmanager
 def one_thread(wanted: bool = True) -> Iterator[None]:
-    """Let torch use one thread inside, if `wanted`, and as many as before afterwards. Costs a microsecond.
+    """While the context lasts, let torch use one thread, if `wanted`. Then restore the number. Costs a microsecond.
 
     The setting is per process: other Python threads may also compute on one torch thread meanwhile.
     """

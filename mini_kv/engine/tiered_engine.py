@@ -24,7 +24,7 @@ from mini_kv.tiers.tiered_scheduler import TieredScheduler
 def open_engine(model: CausalLM, tokenizer: TextTokenizer | None, config: EngineConfig, **parts: Any) -> LLMEngine:
     """Return the engine of this config. With `kv_tiers` open the tiers and return a `TieredEngine`.
 
-    `parts` go to `LLMEngine`. Raises `ConfigError` for parts together with tiers, which have parts of their own.
+    `parts` go to `LLMEngine`. Raises `ConfigError` for `parts` with tiers: a `TieredEngine` makes its own parts.
     """
     tiers = config.kv_tiers
     if tiers is None:
@@ -43,8 +43,8 @@ def open_engine(model: CausalLM, tokenizer: TextTokenizer | None, config: Engine
 class TieredEngine(LLMEngine):
     """`LLMEngine` over tiers: the same text, with fewer computed tokens. Use it in a `with`, or call `close`.
 
-    `kv_cache_manager.reset_prefix_cache()` empties memory and disk, too. Copies on a server stay for the other
-    engines. This engine no longer finds them. `tiers.memory` and `tiers.disk` can be cleared one by one.
+    `kv_cache_manager.reset_prefix_cache()` empties memory and disk, too. Copies on a server remain for other engines.
+    This engine no longer finds them. `tiers.memory` and `tiers.disk` can be cleared one by one.
     """
 
     connector: TieringConnector

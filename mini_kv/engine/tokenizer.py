@@ -26,13 +26,13 @@ from mini_kv.engine.hf.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
 from mini_kv.strict_json import read_object
 
 MAX_TOKENIZER_BYTES = 64 << 20
-"""Largest tokenizer; that of Gemma 3, with 262,144 tokens, has 33 MB."""
+"""Bytes of the largest file that is read. Gemma 3's, with 262,144 tokens, has 33 MB."""
 _MAX_SPECIAL_TOKENS, _MAX_SPECIAL_LENGTH = 1024, 128
-"""How many special tokens a tokenizer may have, of how many characters: a text is searched for all of them."""
+"""The most special tokens, and the most characters of each: every text is searched for all of them."""
 _MAX_CUTS = 8
 """The most patterns that split one text, one after the other."""
 _WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""Unicode's, which is what the patterns of a `tokenizer.json` mean; Python's has four control characters more."""
+"""Unicode's white space, which the patterns of a `tokenizer.json` mean. Python's has four more control characters."""
 
 
 class Tokenizer:
@@ -49,7 +49,7 @@ class Tokenizer:
         """Make a tokenizer of its parts.
 
         Args:
-            vocab: a token's bytes to its id; all 256 single bytes are among them.
+            vocab: a token's bytes to its id. It contains all 256 single bytes.
             merges: pairs of tokens that become one token, in the order in which they were learned.
             patterns: each splits its pieces into matches and the text between them. No merge crosses a split.
             special_tokens: ids by name, of tokens without text, such as the one that ends a text.
@@ -196,9 +196,9 @@ def _characters(category: str) -> str:
 
 
 def byte_names() -> dict[int, str]:
-    """Return the character that stands for each byte in a `tokenizer.json`, as GPT-2 began it.
+    """Return the character for each byte in a `tokenizer.json`, as GPT-2 introduced it.
 
-    A byte that is a printable character other than the space is that character; the others, in order, are the
+    A byte that is a printable character other than the space is that character. The other bytes, in order, are the
     characters from U+0100 on.
 
     >>> byte_names()[0x41], byte_names()[0x20]
@@ -211,7 +211,7 @@ def byte_names() -> dict[int, str]:
 
 
 class _Reader:
-    """Reads one `tokenizer.json`, and refuses settings that it would otherwise silently get wrong."""
+    """Reads one `tokenizer.json`, and refuses settings that would silently give wrong tokens."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -15,7 +15,7 @@ from mini_kv.engine.errors import CheckpointError
 from mini_kv.strict_json import check_file
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""Dtypes of weights, as a file of weights calls them. Those of 8 bits and fewer mean nothing without their scales."""
+"""Dtypes of weights, by their names in the file. Dtypes of 8 bits or fewer are left out: they need scales."""
 
 
 class TensorHeader(NamedTuple):
@@ -28,7 +28,7 @@ class TensorHeader(NamedTuple):
 def read_header(path: Path) -> dict[str, TensorHeader]:
     """Return dtype and shape of each tensor in a file of weights, by its name. No tensor is read.
 
-    Raises `CheckpointError` if the file is missing or damaged, and for a tensor that holds no floating-point numbers.
+    Raises `CheckpointError` if the file is missing or damaged, and for a tensor of other than floating-point numbers.
     """
     from safetensors import SafetensorError, safe_open
 

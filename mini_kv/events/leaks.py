@@ -1,8 +1,8 @@
 """Finds leaked blocks in a running engine: blocks in use by no served request, with the request that took them.
 
 `debug.leak_report` works when the last request has ended. That never happens on a server. So here each block's
-reference count is compared with the tables of the requests that are still served. Every further reference has leaked.
-The request that took it, and the call, are derived from the recorded calls.
+reference count is compared with the tables of the requests that are still served. Every additional reference is a leak.
+The request and the call that took it are derived from the recorded calls.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ def find_leaks(
         kv: the cache, now.
         spans: all its calls so far.
         times: the time of each call. Without them, the number of the call is its time.
-        alive: the requests that are still served. Without it, those that the cache knows.
+        alive: the requests that are still served. Without it, the admitted requests of the cache.
 
     Costs O(pool + edges).
     """

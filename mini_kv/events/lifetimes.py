@@ -6,7 +6,7 @@
         |<------------------------- lifetime ----------------------------->|
                                              |<---- idle before evict ---->|
 
-All is derived from recorded calls. `times` is a number per call, in steps or seconds. Without it the times are 0, 1, 2
+All is computed from recorded calls. `times` is a number per call, in steps or seconds. Without it the times are 0, 1, 2
 and so on. Pass all calls of one pool, from the first on.
 
 Source: vLLM `KVCacheMetricsCollector` (v1/core/kv_cache_metrics.py), which samples one block in a hundred and reports
@@ -80,7 +80,7 @@ class Reuse(NamedTuple):
     gap: float
     """Time since its last use."""
     distance: int
-    """Number of other keys used in between. An LRU cache must hold that many blocks more to find this one."""
+    """Number of other keys used in between. An LRU cache finds this key only if it holds all of these, too."""
     found: bool
     """Whether it was found in the cache. Otherwise it was computed again."""
 

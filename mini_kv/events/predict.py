@@ -8,7 +8,7 @@ In a scenario:
     choice = [
       { value = 8, if_true = "every request would have to own all of its blocks." },
       { value = 1 },
-      { value = 0, if_true = "...", text = "none" },     # text: what the button says, if not the value itself
+      { value = 0, if_true = "...", text = "none" },     # text: the button's label, if not the value itself
     ]
 
 Exactly one choice must be the engine's result. Every other choice has an `if_true`: the condition under which it would

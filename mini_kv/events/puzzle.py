@@ -1,6 +1,6 @@
-"""Puzzles: a picture, a goal, and calls to reach it. The engine checks whether it is reached.
+"""Puzzles: a picture, a goal, and calls to reach it. The engine checks whether the goal is reached.
 
-A puzzle is a scenario (see `scenario`) that stops before the interesting part, and a few keys more:
+A puzzle is a scenario (see `scenario`) that stops before the interesting part, with a few more keys:
 
     goal = "Evict block 3 in three calls."
     minutes = 5
@@ -8,12 +8,12 @@ A puzzle is a scenario (see `scenario`) that stops before the interesting part, 
     calls = ["prefill B", "free B"]     # what the player may call
     hint = "..."
     picture = ["prefill B"]             # optional: the calls after which its small picture is drawn
-    fault = "alone"                     # optional: something is wrong with this cache, see FAULTS
+    fault = "alone"                     # optional: this cache has a fault, see FAULTS
 
     [prompts]                           # of the requests that the player may admit; a word is a token
     B = "How do I keep my bread from burning?"
 
-    [[reach]]                           # all of them must hold after the player's calls; see predict.MEASURES
+    [[reach]]                           # all goals must hold after the player's calls; see predict.MEASURES
     measure = "named of 3"
     is = false
 

@@ -1,4 +1,4 @@
-"""Explains the effect of a call in sentences: the engine's numbers, and the rule of the ledger behind them.
+"""Explains the effect of a call in sentences: the engine's numbers, and the ledger's rule that gives them.
 
 E found 8 of its 20 words: block 3 of its prompt is not cached after this beginning. The rule: ...
 """

@@ -15,10 +15,10 @@ A scenario is a TOML file in `mini_kv/events/scenarios`:
 
     [step.predict]                # optional: what the reader is asked before the step; see events/predict.py
 
-A step may say `text = "..."` instead of tokens: each word is a token then, the same word the same one, and the figure
-shows the words on the blocks.
+A step may have `text = "..."` instead of tokens. Then each word is a token, equal words are equal tokens, and the
+figure shows the words on the blocks.
 
-Several groups of layers are named from the first to the last; without them there is one, of full attention:
+Several groups of layers are listed in order. By default there is one group, of full attention:
 
     groups = ["full", "window 8"]  # or "chunk 8": sliding windows of 8 tokens, local attention in chunks of 8
 
@@ -27,19 +27,19 @@ The calls, and the keys that they need or may have:
     prefill   request, tokens, (salt)   look up, admit, compute the whole prompt; refused if too few blocks are free
     lookup    request, tokens, (salt)   only look up: what would this prompt find?
     decode    request, tokens           append these output tokens one at a time, each with its slot
-    free      request                   the request is over
+    free      request                   end the request
     reset                               empty the index
 
-With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, and these are the calls:
+With a table of limits (`SchedulerConfig`'s), the scheduler decides which requests run, and these are the calls:
 
     [scheduler]
     max_num_batched_tokens = 8
 
-    arrive    request, tokens, (max_tokens, priority, salt)     a request comes and waits
+    arrive    request, tokens, (max_tokens, priority, salt)     a request arrives and waits
     step      (request, tokens)         one step: plan, compute, a new token for each request that is past its prompt;
-                                        with tokens: those that the model says for this request, one after the other
-    draft     request, tokens           a guess of what the request says next: the next step checks it
-    abort     request                   its user has gone
+                                        with tokens: those that the model returns for this request, one after the other
+    draft     request, tokens           a guess of the request's next tokens: the next step checks it
+    abort     request                   its client has disconnected
 """
 
 import difflib

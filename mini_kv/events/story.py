@@ -4,7 +4,7 @@
     allocate B: shared 1..7, allocated 9, cached 9
     free A: freed 8, unshared 7..1
 
-Tests compare such lists of lines, so that a failure shows what happened and not only that there is a difference.
+Tests compare these lists of lines, so that a failure shows the calls and not only that there is a difference.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Wrappers around a manager that observe its public calls. One of them records the calls with the edges they caused."""
+"""Wrappers around a manager that observe its public calls. `TracedKVCacheManager` records each call with its edges."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -57,7 +57,7 @@ class ObservedKVCacheManager(_Manager):
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
-        """Pass everything else through: `block_pool`, `new_request`, `get_block_ids` and so on."""
+        """Pass all other attributes through: `block_pool`, `new_request`, `get_block_ids` and so on."""
         return getattr(self.manager, name)
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:

@@ -37,7 +37,7 @@ def points(
         value: points.
         function: name of the learner's function.
         stage: `biography` (to be read in order), `adversary` or `property`.
-        after: name of the test that must pass before. If that one fails, this one is not run.
+        after: name of the test that must pass before. If it fails, the marked test is not run.
         why: the idea behind the test, one sentence. It is the last line of a failure.
     """
     import pytest  # a starter imports this package too, and needs no pytest

@@ -23,7 +23,7 @@ Words = list[int]
 
 
 def chat(rng: random.Random) -> list[Words]:
-    """Twelve conversations. The last one probably continues, and each turn repeats all its earlier turns."""
+    """Twelve conversations. Usually a recent one continues, and each turn repeats all earlier turns."""
     lengths, order, prompts = [2] * 12, list(range(12)), []
     for _ in range(260):
         who = order.pop(min(int(rng.expovariate(0.45)), 11))
@@ -36,7 +36,7 @@ def chat(rng: random.Random) -> list[Words]:
 
 
 def passers_by(rng: random.Random) -> list[Words]:
-    """Four beginnings that repeat often, and between them long prompts that occur only once."""
+    """Four prefixes that repeat often, and between them long prompts that occur only once."""
     prompts = []
     for number in range(260):
         if rng.random() < 0.45:

@@ -195,9 +195,9 @@ def _functions(text: str) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def audit_mutants(audit: Audit) -> None:
-    """Run each spelling of each mutant. Note the tests that catch it, and the belief that its functions get.
+    """Run each spelling of each mutant. Record the tests that catch it, and the belief that its functions get.
 
-    No mutant may get another's belief, not even for a function that is only affected by it. If two mutants give the
+    No mutant may get another mutant's belief, not even for a function that it does not change. If two mutants give the
     same results in a function's tests, add a test that distinguishes them, or make them one belief.
     """
     spellings = [spelling for mutant in load_mutants(audit.lab) for spelling in mutant.all_spellings()]
@@ -209,7 +209,7 @@ def audit_mutants(audit: Audit) -> None:
             wrong = _changed_function(audit.lab, mutant)
             prints = fingerprints(results)
             if mutant.spellings and not (prints if wrong is None else wrong in prints):
-                audit.findings.append(f"mutant {mutant.id} gets no name")
+                audit.findings.append(f"mutant {mutant.id} gets no belief")
             for function, print_ in prints.items():
                 seen.append((mutant, function, print_))
                 if wrong in (function, None):
@@ -217,7 +217,7 @@ def audit_mutants(audit: Audit) -> None:
     for mutant, function, print_ in seen:
         known = audit.beliefs.get(function, {}).get(print_, mutant.belief)
         if known != mutant.belief:
-            audit.findings.append(f"mutant {mutant.id} gets another's name for {function}: {known.splitlines()[0]}")
+            audit.findings.append(f"mutant {mutant.id} gets another belief for {function}: {known.splitlines()[0]}")
 
 
 def _tests_by_function(lab: Lab) -> dict[str, set[str]]:

@@ -162,7 +162,7 @@ def observed(error: BaseException, source: str, num_compared: int = 0) -> str:
 def _kind(error: BaseException, source: str) -> str:
     """Return the type of an exception, and whether a `raise` in the learner's file raised it.
 
-    Its text counts only if it is the engine's: a learner's may be any, and Python's depends on how a line is spelled.
+    Its text counts only if the engine raised it. A learner's may be any, Python's depends on the line's spelling.
     """
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None:
@@ -277,6 +277,6 @@ def _shown_line(source: str, number: int) -> str:
 
 
 def _short(path: str) -> str:
-    """Return the path relative to the working directory where that is shorter."""
+    """Return the path relative to the working directory if that is shorter."""
     short = relative(path)
     return short if len(short) < len(path) else str(Path(path))

@@ -126,7 +126,7 @@ class LabUnderTest:
         """Return the engine's class with one method of the learner. A mistake then fails only that method's tests.
 
         Args:
-            learners: the method, such as `BlockPool.free_blocks`. Of another class: returns `engines`.
+            learners: the method, such as `BlockPool.free_blocks`. For a method of another class return `engines`.
             engines: the engine's class, or one derived from it with the lab's own methods.
             check: a class derived from the engine's that checks the result of the learner's method.
         """

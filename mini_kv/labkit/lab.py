@@ -131,7 +131,7 @@ class Lab:
             return None
         get = ["pip install torch --index-url https://download.pytorch.org/whl/cpu"] if "torch" in missing else []
         if missing != ["torch"]:
-            get.append("pip install triton numpy (on Linux; elsewhere take WSL or Colab)")
+            get.append("pip install triton numpy (on Linux; elsewhere use WSL or Colab)")
         return f"{self.lab_id} needs {NEEDS[self.needs]}: {', then '.join(get)}"
 
     @property
@@ -189,7 +189,7 @@ def _read_part(lab_id: str, values: dict[str, Any]) -> LabPart:
 
 
 class UnknownLabError(ValueError):
-    """There is no such lab, or no checkout of the course. The message lists the existing ones."""
+    """The lab or the course's checkout does not exist. For a lab the message lists the existing labs."""
 
 
 def find_checkout(start: Path) -> Path:

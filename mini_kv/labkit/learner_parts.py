@@ -27,7 +27,7 @@ class OwnParts:
     sliding_window: Any = None
     """The manager of a group of layers with a window."""
     coordinator: Any = None
-    """Brings several groups to one hit."""
+    """Finds one hit for several groups."""
     group_layers: Any = None
     """Makes the groups of layers."""
     slots: Any = None

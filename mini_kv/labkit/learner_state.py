@@ -29,7 +29,7 @@ SHAPES: dict[str, Any] = {
 LARGEST = 1_000_000
 """Upper limit of every count in these files."""
 PATIENCE_S = 10
-"""Seconds to wait for the lock. Other runs keep it for milliseconds."""
+"""Seconds to wait for the lock. Other runs hold it for milliseconds."""
 
 State = dict[str, Any]
 Tell = Callable[[str], object]
@@ -72,7 +72,7 @@ def update_state(folder: Path, name: str, change: Callable[[State], object], tel
 
 @contextmanager
 def locked(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Keep the folder's lock. Raises `OSError` if that is not possible. Without locks in the system do nothing."""
+    """Hold the folder's lock. Raises `OSError` if that is not possible. Without locks in the system do nothing."""
     path = folder / "lock"
     with path.open("ab") as file:
         deadline = time.monotonic() + patience_s

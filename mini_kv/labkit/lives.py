@@ -50,7 +50,7 @@ def random_life(
     of_cache: Sequence[str] = (),
     options: Mapping[str, Mapping[str, Sequence[Any]]] = MappingProxyType({}),
 ) -> list[Step]:
-    """Return steps of requests over few tokens, so that they often begin alike.
+    """Return steps of requests over few tokens, so that requests often share a prefix.
 
     Args:
         rng: source of all random choices.
@@ -126,7 +126,7 @@ def cause_first(*on_purpose: type[Exception]) -> Iterator[None]:
     """Raise the first exception if another one was raised while it was handled.
 
     Code that fails half-way leaves a broken state, which debug mode and the recorder then report. An exception that the
-    code raises on purpose is not such a cause. There the broken state is the mistake.
+    code raises on purpose is not a cause. In that case the broken state is the mistake.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Prefix cache and scheduler in plain lists, for comparison: no hashes, links, counts or code of the engine.
 
-A block is referenced if a table contains it, and cached under its content itself: for `NaiveCache` all tokens up to the
-block's end. It is slow and short. If it differs from an engine, one of the two is wrong.
+A block is referenced if a table contains it, and its key is its content: for `NaiveCache` all tokens up to the
+block's end. This code is slow and short. If it differs from an engine, one of the two is wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -164,7 +164,7 @@ class NaiveScheduler(NaiveCache):
         return step, preempted
 
     def admit(self, name: str, step: dict[str, int]) -> bool:
-        """Give the request blocks and a place in the step. Return `False` if tokens, seats or blocks are too few."""
+        """Give the request blocks and a place in the step. Return `False` if the step or the pool has no room."""
         hit = self.hit(self.tokens[name])
         self.computed[name] = len(hit) * self.block_size
         num_new = self.num_new(name, step)

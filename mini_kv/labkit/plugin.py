@@ -68,7 +68,7 @@ class Waiting(Exception):
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options that write the labs' results to files.
 
-    Also knows the setting `timeout` where pytest-timeout is missing, as in a browser, where nothing interrupts a test.
+    Also registers the setting `timeout` if pytest-timeout is missing, as in a browser, where nothing interrupts a test.
     """
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "has no effect without pytest-timeout")
@@ -209,7 +209,7 @@ def torch() -> ModuleType:
 
 
 def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleType:
-    """Return the learner's module. If loading it fails, raise the error in the first test, and let the others wait."""
+    """Return the learner's module. If loading it fails, raise the error in the first test. The other tests WAIT."""
     loaded = config.stash[LOADED]
     if implementation.source not in loaded:
         loaded[implementation.source] = None
@@ -282,7 +282,7 @@ def _end_python(item: pytest.Item) -> None:
     result = config.stash[RESULTS][item.nodeid]
     source = config.stash[IMPLEMENTATIONS][result.lab.lab_id].file
     line = running_line(sys._current_frames()[threading.main_thread().ident or 0], source)
-    why = "an endless loop that catches every exception, also the one that ends it: `except Exception` would not"
+    why = "an endless loop that catches every exception, also the one that ends it. Write `except Exception`"
     result.state = State.FAIL
     result.message = f"{result.lab.lab_id}  {result.test}\n{why}\nat:  {line}"
     capture: Any = config.pluginmanager.get_plugin("capturemanager")

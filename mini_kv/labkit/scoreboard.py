@@ -163,7 +163,7 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
         return ["  PASSED", *_lesson(lab)]
     first = _first_open(results)
     if first is None:
-        return [f"  PASSED, as far as it ran. All of it:  pytest {_relative(str(lab.folder))}"]
+        return [f"  PASSED, but only some tests ran. All tests:  pytest {_relative(str(lab.folder))}"]
     if lab.missing is not None:
         return [f"  NOT RUN: {lab.missing}"]
     return ["  NOT PASSED YET", f"  next: {first.test}  {_place(implementation, first)}"]

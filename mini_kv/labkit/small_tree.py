@@ -38,7 +38,7 @@ class SmallTree:
         return dict(sorted(found.items()))
 
     def faults(self) -> list[str]:
-        """Return the faults in the form of the tree (runs, ids, keys of children), or an empty list."""
+        """Return the faults in the tree's structure (runs, ids, keys of children), or an empty list."""
         found, waiting = [], [(child, key) for key, child in self.root.children.items()]
         if self.root.run or self.root.block_ids:
             found.append("the root has a run")

@@ -16,7 +16,7 @@ from types import FrameType
 TIME_LIMIT_S = 5
 """Default seconds of computing per lab test. Every test needs less than one."""
 WATCH_S = 0.1
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 INTERRUPTS = 10
 """Interruptions that code may swallow before the last resort."""
 GRACE_S = 5
@@ -47,7 +47,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Watcher(threading.Thread):
-    """Looks at the clocks and interrupts the main thread when its time is over."""
+    """Checks the clocks and interrupts the main thread when its time is over."""
 
     def __init__(self, seconds: float, cpu_seconds: float, last_resort: Callable[[], None] | None) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class _Watcher(threading.Thread):
         """The reason why the time is over, or "" while it is not."""
 
     def run(self) -> None:
-        """Look until the code is done."""
+        """Check the clocks until the code is done."""
         began, computed, interrupts = time.monotonic(), time.process_time(), 0
         while not self.done.wait(min(WATCH_S, self.seconds / 4)):
             if time.process_time() - computed > self.cpu_seconds:
@@ -92,14 +92,14 @@ def _interrupt_main() -> None:
 def time_limit(
     seconds: float, cpu_seconds: float = float("inf"), last_resort: Callable[[], None] | None = None
 ) -> Iterator[threading.Event]:
-    """Raise `TookTooLongError` in the code inside when its time is over, repeatedly until it ends.
+    """Raise `TookTooLongError` in the enclosed code when its time is over, repeatedly until it ends.
 
     It works in the main thread, where Python delivers interrupts. In other threads there is no limit, and none in a
     browser's Python, which has no threads. Ctrl-C raises `Interrupted`. Setting the event stops the clock.
 
     Args:
         seconds: wall-clock time.
-        cpu_seconds: computed by this process, which other programs on a busy machine do not slow down.
+        cpu_seconds: CPU time of this process. Other programs on a busy machine do not use it up.
         last_resort: called, from another thread, if the code swallows one interruption after the other.
     """
     if sys.platform == "emscripten" or threading.current_thread() is not threading.main_thread():
@@ -140,7 +140,7 @@ def hard_limit(seconds: float, cpu_seconds: float, stderr: int) -> Iterator[None
 
 @contextmanager
 def memory_limit() -> Iterator[None]:
-    """Raise `MemoryError` in the code inside before the machine is out of memory, on Linux only."""
+    """Raise `MemoryError` in the enclosed code before the machine is out of memory, on Linux only."""
     if sys.platform != "linux":
         yield
         return

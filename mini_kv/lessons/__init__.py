@@ -9,7 +9,7 @@ requests admitted together, one that is always freed). With torch: `tensors` (sl
 `quantization_error` (the error of 8 bits), `watched` (an engine whose batches are kept), `generation` (texts from this
 engine), `served` (a server in the same process).
 
-Then the contents of cells: `notebook` (players with buttons), `element` (the figure among them), `small_cache` (a cache
+Then the contents of cells: `notebook` (players with buttons), `element` (the figure), `small_cache` (a cache
 behind buttons), `chain` (two prompts and their block hashes), `lever` (a slider over pictures) and `levers` (those of
 the notebooks), `instrument` (a drawing with controls), `instruments` (those of blocks and hashes) and
 `instruments_of_steps` (those of steps, kernels and seconds), `challenge` (tasks for one of these), `predict` (questions

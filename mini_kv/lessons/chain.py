@@ -45,7 +45,7 @@ PRESETS = (
     ),
 )
 """The first two follow two well-known texts on prefix caching, one in Chinese ("tell me a story about a brave knight",
-"... about a kind princess"). They claim that the beginning is shared. In fact the block size decides that."""
+"... about a kind princess"). These texts claim that the prefix is shared. In fact the block size decides that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def nothing_spared(run: Any) -> bool:
 
 
 def _longest_common_beginning(sequences: Sequence[Sequence[object]]) -> int:
-    """Return the length of the longest beginning that two texts share, or 0 for a single text."""
+    """Return the length of the longest prefix that two texts share, or 0 for a single text."""
     longest = 0
     for first, second in combinations(sequences, 2):
         same = [a == b for a, b in zip(first, second, strict=False)]
@@ -92,16 +92,16 @@ def _longest_common_beginning(sequences: Sequence[Sequence[object]]) -> int:
 
 CHALLENGES = {
     "three rows": Challenge("Make one block stand in three rows.", three_rows),
-    "half is left": Challenge("Let a prompt leave, come back, and find exactly one half of itself.", half_is_left),
+    "half is left": Challenge("Let a repeated prompt find exactly one half of itself.", half_is_left),
     "only what is common": Challenge(
-        "Make the cache forget all of two prompts except the 16 tokens that they have in common.", only_what_is_common
+        "Make the cache evict all of two prompts except the 16 tokens that they have in common.", only_what_is_common
     ),
     "empty grows": Challenge("Make the number of empty blocks grow.", empty_grows),
     "same end": Challenge(
-        "Write two prompts that share three blocks, and whose last full blocks hold the same text under two names.",
+        "Write two prompts that share three blocks, and whose last full blocks have equal texts but different hashes.",
         same_end,
     ),
-    "thrown out": Challenge("Make the pool so small that a request is thrown out, and still answers.", thrown_out),
+    "thrown out": Challenge("Make the pool so small that a request is preempted, and still answers.", thrown_out),
     "nothing spared": Challenge(
         "With prefix caching on, let two prompts begin with the same 20 characters and find nothing.", nothing_spared
     ),

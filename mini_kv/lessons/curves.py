@@ -41,7 +41,7 @@ class SharedTokens:
     """The hit of a prompt after another one of the same length."""
 
     num_shared: int
-    """Length of the common beginning in tokens."""
+    """Length of the common prefix in tokens."""
     warm: float
     """Hits as a share of the second prompt, 0.0 to 1.0."""
     both: float

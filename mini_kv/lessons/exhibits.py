@@ -38,7 +38,7 @@ class HitsTheLastToken(FullAttentionManager):
     """Finds a prompt's last token in the cache, too."""
 
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
-        """Return the longest hit, of one token more than was asked for."""
+        """Return the longest hit of at most one token more than `max_length`."""
         return super().find_longest_cache_hit(block_hashes, max_length + 1)
 
 
@@ -111,7 +111,7 @@ class ListsABlockTwice(FullAttentionManager):
 
 
 class TrustingQueue(FreeKVCacheBlockQueue):
-    """A queue that does not look whether a block is in it already."""
+    """A queue that does not check whether a block is in it already."""
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Append the blocks. One that is listed twice is counted twice."""

@@ -64,7 +64,7 @@ def watch(scenario: Scenario) -> list[WatchedStep]:
 
 
 def play(scenario: Scenario) -> Iterator[PlayedStep]:
-    """Run a scenario of arrivals and steps on the engine, greedily, and yield its steps.
+    """Run a scenario of arrivals and steps on the engine with greedy sampling, and yield its steps.
 
     The captions quote the prompt and the new words of each request.
     """
@@ -219,7 +219,7 @@ def three_pasts(prompt: str, max_tokens: int) -> dict[str, Told]:
 def with_guesses(prompt: str, max_tokens: int, num_guesses: int = 4) -> dict[str, tuple[int, str]]:
     """Return steps and text of an engine with a word per step, and of one that guesses words from the text.
 
-    Greedily, in 64 bits. See `exact`. A guess is the text after the first occurrence of the last word, or last three.
+    Greedy, in 64 bits. See `exact`. A guess is the text after the first occurrence of the last one to three words.
     """
     model, (_, tokenizer) = exact(), tiny()
     speculative = SpeculativeConfig(num_guesses, prompt_lookup_min=1, prompt_lookup_max=3)

@@ -4,7 +4,7 @@
 
 `draw(position)` returns the picture at a position, as named marks, and the sentence below it. It is called for every
 position at once, so a move needs neither an engine nor a network. Without scripts, and on paper, the reader sees the
-first picture. Of marks that are equal at many positions only the differences are kept:
+first picture. If marks are equal at many positions, only the differences are kept:
 
     draw(0) = {"row 3": Mark("rect", x=0, width=10)}
     draw(1) = {"row 3": Mark("rect", x=0, width=20)}   ->   <rect x="0" width="10" data-vary='[["width",[0],[10,20]]]'>
@@ -45,7 +45,7 @@ class Mark:
     """An element of the drawing, with its attributes. `_` in their names becomes `-`."""
 
     def __init__(self, tag: str, text: str = "", /, **attributes: Value) -> None:
-        """`text`: the content of a text element. The attribute `class` is written `of`."""
+        """`text`: the content of a text element. The argument `of` sets the attribute `class`."""
         self.tag = tag
         self.values = {name.replace("_", "-"): _short(value) for name, value in attributes.items()}
         if "of" in self.values:

@@ -4,7 +4,7 @@ recomputed            the cost of a text with a cache and without, word by word
 token_in_boxes        the bytes of a token: layers, KV heads, keys and values
 rows_and_blocks       the same arrivals, in rows as long as the longest text, and in blocks
 changed_token         the hashes of a prompt's blocks when one of its tokens changes
-forgery               a forged hash that is a polynomial, beside the engine's
+forgery               a forged prompt under a polynomial hash, and under the engine's
 hits_of_a_pool        the hit rate of a pool, and the bound of a policy that knows the future
 policies_by_size      the hit rate of each eviction policy on a trace, in pools of several sizes
 sliding_window        a text under a window: the blocks of both kinds of layers
@@ -92,7 +92,7 @@ def recomputed(num_words: int = 64) -> Instrument:
 
     words = Control("words", numbers(*range(1, num_words + 1)), start=num_words - 1)
     cache = Control("cache", ("off", "on"), choice=True)
-    return Instrument("What goes through the model", (words, cache), draw, (WIDTH, 280))
+    return Instrument("What the model computes", (words, cache), draw, (WIDTH, 280))
 
 
 def token_in_boxes() -> Instrument:
@@ -138,9 +138,7 @@ def token_in_boxes() -> Instrument:
         ))  # fmt: skip
 
     models = Control("model", list(shapes), choice=True)
-    return Instrument(
-        "What one token leaves behind", (models, Control("bits", ("16", "8"), choice=True)), draw, (WIDTH, 262)
-    )
+    return Instrument("The KV of one token", (models, Control("bits", ("16", "8"), choice=True)), draw, (WIDTH, 262))
 
 
 def rows_and_blocks(longest: int = 16, block_size: int = 4, num_slots: int = 96) -> Instrument:
@@ -250,13 +248,13 @@ def changed_token(num_blocks: int = 6, block_size: int = 4) -> Instrument:
             marks,
             (
                 what,
-                f"{same} of {num_blocks} names are the same",
-                ", and none behind a changed one." if changed >= 0 else ".",
+                f"{same} of {num_blocks} block hashes are unchanged",
+                ", and none after a changed one." if changed >= 0 else ".",
             ),
         )
 
     control = Control("changed token", ["none", *numbers(*range(num_tokens))], start=10)
-    return Instrument("One token, and every name behind it", (control,), draw, (WIDTH, 140))
+    return Instrument("One token, and every block hash after it", (control,), draw, (WIDTH, 140))
 
 
 def forgery() -> Instrument:
@@ -284,16 +282,16 @@ def forgery() -> Instrument:
         marks["polynomial"] = text(65, 118, "powers of 31", "mid soft")
         marks["digest"] = text(215, 118, "SHA-256, six digits", "mid soft")
         if theirs == ours:
-            said = "The same tokens, the same names."
+            said = "The same tokens, the same hashes."
         elif polynomial(ours) == polynomial(theirs):
-            said = "Other tokens, and one name under the polynomial: a lookup of yours finds theirs."
+            said = "Other tokens, and one hash under the polynomial: your lookup finds the other prompt's KV."
         else:
-            said = "Other tokens, other names. Find a pair that the polynomial takes for the prompt in use."
+            said = "Other tokens, other hashes. Find a pair that has the polynomial hash of the prompt in use."
         return View(marks, (said,))
 
     first = Control("add to the first", [f"+{more}" for more in range(63)])
     second = Control("take from the second", [f"-{less}" for less in range(3)])
-    return Instrument("A name forged by hand", (first, second), draw, (WIDTH, 126))
+    return Instrument("A hash forged by hand", (first, second), draw, (WIDTH, 126))
 
 
 def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
@@ -334,14 +332,14 @@ def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
         ))  # fmt: skip
 
     control = Control("blocks", numbers(*sizes), start=sizes.index(100))
-    return Instrument("What a pool finds, and what it could", (control,), draw, (WIDTH, 220))
+    return Instrument("The hits of a pool, and the upper bound", (control,), draw, (WIDTH, 220))
 
 
 def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str = "belady") -> Instrument:
     """Return a chart over the pool's size: a line per eviction policy, one of them highlighted.
 
-    `hit_rates[policy][num_blocks]`: hit tokens as a share of the prompt tokens. All policies have the same sizes, and
-    the first one is compared with. `ceiling` names the policy that no other can pass.
+    `hit_rates[policy][num_blocks]`: hit tokens as a share of the prompt tokens. All policies have the same sizes. The
+    others are compared with the first. `ceiling` names the policy that is the upper bound.
     """
     policies = [policy for policy in hit_rates if policy != ceiling]
     sizes = list(hit_rates[ceiling])
@@ -372,7 +370,7 @@ def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str 
             "hand": handle(left, top, width, height, across=1),
         }
         points = 100 * (found - compared)
-        beside = "the policy to beat." if chosen == 0 else f"{points:+.1f} points beside {policies[0]}."
+        beside = "the policy to beat." if chosen == 0 else f"{points:+.1f} points compared with {policies[0]}."
         return View(marks, (
             f"{policy} in ", f"{size:,}", " blocks (blue): ", f"{found:.1%}", " of the tokens are found, ", beside,
             " No policy could find more than ", f"{best:.1%}", " (dashed).",

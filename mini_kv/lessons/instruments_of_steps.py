@@ -53,7 +53,7 @@ def softmax_in_tiles() -> Instrument:
         for tile, share in enumerate(now.shares):
             marks[f"share {tile}"] = Mark("rect", x=x, y=202, width=404 * share, height=20, of=COLOURS[tile])
             x += 404 * share
-        marks["shares"] = text(8, 238, "the result so far: what each tile is worth", "soft")
+        marks["shares"] = text(8, 238, "the result so far: the share of each tile", "soft")
         marks["largest"] = text(312, 40, f"largest {now.largest:g}", "big")
         marks["total"] = text(312, 62, f"total {now.total:.2f}", "big")
         before = after[come - 1].largest if come else now.largest
@@ -127,7 +127,7 @@ def tiles_over_blocks(seq_len: int = 54, block_size: int = 16) -> Instrument:
 
 
 def roofline(model: Served, card: Card) -> Instrument:
-    """Return a step of decoding as a dot below a card's roof, by requests in it and tokens behind each."""
+    """Return a step of decoding as a dot below a card's roof, by its requests and their tokens."""
     batches, contexts = [2**i for i in range(10)], [0, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]
     left, top, width, height, low, high, least = 34, 10, 370, 190, 0.5, 1024.0, 1 / 512
     ridge = card.flops / card.bandwidth
@@ -237,7 +237,7 @@ def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
                 "rect", x=0, y=y + 6, width=max(0.6, 400 * (time or 0) / most), height=16, of=colour
             )
             marks[f"{key} time"] = text(400, y, f"{time:,.1f} ms" if time else "", "end big")
-        return View(marks, ("With ", f"{row['tokens']:,}", " tokens before it; all bars of a kind to one scale."))
+        return View(marks, ("With ", f"{row['tokens']:,}", " tokens before it. All bars of one kind have one scale."))
 
     control = Control("tokens before it", [f"{row['tokens']:,}" for row in rows])
     return Instrument("One more word", (control,), draw, (WIDTH, 190))
@@ -256,14 +256,14 @@ def bus(model: Served, card: Card) -> Instrument:
         weights, caches = scale * step.weights, scale * step.kv
         marks["weights"] = Mark("rect", x=0, y=20, width=weights, height=22, of="blue")
         marks["caches"] = Mark("rect", x=weights, y=20, width=min(caches, 400 - weights), height=22, of="orange")
-        marks["beside"] = text(0, 62, "beside it: compute (green)", "soft")
+        marks["beside"] = text(0, 62, "at the same time: compute (green)", "soft")
         marks["compute"] = Mark("rect", x=0, y=68, width=min(400.0, scale * step.arithmetic), height=22, of="green")
-        marks["each"] = text(0, 112, "what falls to each that rides along", "soft")
+        marks["each"] = text(0, 112, "the share of each request in the step", "soft")
         marks["seat"] = Mark("rect", x=0, y=118, width=max(0.6, scale * step.seconds / batch), height=22, of="pink")
         marks["scale"] = Mark("path", d="M0 152v6h100v-6", of="line")
         marks["unit"] = text(106, 160, "10 milliseconds", "small")
         if batch > room:
-            said = f"There is room for {room} of them beside the weights."
+            said = f"There is room for {room} of them besides the weights."
         else:
             said = f"{batch / step.seconds:,.0f} tokens per second in all, {1 / step.seconds:,.0f} for each."
         riders = f"{batch} request{'s' * (batch > 1)}, {context:,} tokens behind each: "
@@ -277,7 +277,7 @@ def bus(model: Served, card: Card) -> Instrument:
 
 
 def reload_or_recompute(model: Served, card: Card) -> Instrument:
-    """Return the time to reload a prefix from a tier, beside the time to compute it again."""
+    """Return the time to reload a prefix from a tier, and the time to compute it again."""
     links = {"memory, 50 GB/s": 50e9, "disk, 5 GB/s": 5e9, "network, 10 Gbit/s": 1.25e9}
     waits = {"0.1 ms": 1e-4, "1 ms": 1e-3, "10 ms": 1e-2}
     lengths = (16, 32, 64, 128, 256, 512, 1024, 2048)

@@ -8,7 +8,7 @@ mistake_lever         10  a mistake in the slots, over the content of each slot
 score_lever           11  the largest score of the last block, over the weight of each block
 outlier_lever         12  size of one channel, over the error of the others
 context_lever         15  tokens of the past, over the words per second of a batch
-link_lever            16  bytes per second of a link, over the time to compute or to reload a beginning
+link_lever            16  bytes per second of a link, over the time to compute or to reload a prefix
 storm_lever           18  requests at once, over the unused time of a block before its eviction
 """
 
@@ -39,7 +39,7 @@ def waste_lever(lengths: Sequence[int]) -> Lever:
         shares[f"{block_size:,}"] = total.share
         pictures[f"{block_size:,}"] = bar_chart(
             f"Blocks of {block_size:,}",
-            f"{total.num_empty_slots:,} slots stay empty, {total.share:.1%} of what is set aside; "
+            f"{total.num_empty_slots:,} slots stay empty, {total.share:.1%} of the reserved slots; "
             f"the block tables have {total.num_slots // block_size:,} entries.",
             [f"{length:,}" for length in lengths],
             {"tokens": lengths, "empty slots": empty},
@@ -130,7 +130,7 @@ def mistake_lever() -> Lever:
             silent.append(mistake)
         pictures[mistake] = SlotMap(said, memory.blocks, memory.overwritten)
     challenge = Challenge(
-        "Find the mistake that a test does not see which counts what was written over.", lambda at: at in silent
+        "Find the mistake that a test misses if it counts only the overwritten tokens.", lambda at: at in silent
     )
     return Lever("mistake", pictures, challenge=challenge)
 
@@ -176,7 +176,7 @@ def outlier_lever() -> Lever:
             labels=("8 bits", "error"),
         )
     other = next(label for label, worst in worst_of.items() if worst != "fp8")
-    challenge = Challenge("Find the size from which on fp8 is no longer the worst of the four.", lambda at: at == other)
+    challenge = Challenge("Find the smallest size at which fp8 is not the worst.", lambda at: at == other)
     return Lever("size of the channel", pictures, challenge=challenge)
 
 
@@ -198,12 +198,12 @@ def context_lever(model: Served, card: Card) -> Lever:
             shares=False,
         )
     halved = next(label for label, rate in most.items() if rate <= most["0"] / 2)
-    challenge = Challenge("Find the shortest of these pasts that halves the rate without one.", lambda at: at == halved)
+    challenge = Challenge("Find the shortest past that halves the rate without one.", lambda at: at == halved)
     return Lever("tokens of the past", pictures, challenge=challenge)
 
 
 def link_lever(model: Served, card: Card, seconds_at_once: float = 1e-3) -> Lever:
-    """Return a lever over a link's speed: the time of a beginning, computed on a card of this kind or reloaded.
+    """Return a lever over a link's speed: the time of a prefix, computed on a card of this kind or reloaded.
 
     `seconds_at_once`: time of a reload before the first byte.
     """
@@ -219,13 +219,13 @@ def link_lever(model: Served, card: Card, seconds_at_once: float = 1e-3) -> Leve
             f"A link of {gigabytes} GB per second",
             f"From {crossover:,} tokens on it takes less time to reload than to compute."
             if crossover
-            else "It always takes less time to compute: each token takes longer to come up.",
+            else "It always takes less time to compute: reloading takes longer for each token.",
             num_tokens,
             {
                 "compute": [1e3 * per_token * n for n in num_tokens],
                 "reload": [1e3 * (seconds_at_once + per_reloaded * n) for n in num_tokens],
             },
-            labels=("tokens of the beginning", "milliseconds"),
+            labels=("tokens of the prefix", "milliseconds"),
             log="xy",
             shares=False,
         )

@@ -1,7 +1,7 @@
 """A cache, and a mirror of it that misses messages.
 
 run = followed(kept=16)      200 prompts through a small pool; the events go to a mirror, and some are lost
-run.missing, run.stale       after each message: cached blocks that the mirror lacks, and blocks that it has too many
+run.missing, run.stale       after each message: cached blocks that the mirror lacks, and evicted ones that it has
 mirror_lever()               the same over the number of messages that the server keeps
 """
 
@@ -21,7 +21,7 @@ from mini_kv.serve.mirror import Follower, Mirror
 
 NUM_PROMPTS, NUM_BLOCKS, BLOCK_SIZE = 200, 61, 4
 AWAY = range(120, 132)
-"""Numbers of the messages that are lost in one piece, as when a network is down."""
+"""Numbers of consecutive messages that are lost, as when a network is down."""
 LOSS = 0.05
 """Share of the other messages that are lost."""
 
@@ -42,7 +42,7 @@ class Followed:
 
 
 def events_of(*names: str) -> list[str]:
-    """Return the events of prompts in a cache of five blocks of 4. Names that begin alike have the same 13 tokens."""
+    """Return the events of prompts in a cache of five blocks of 4. Equal first letters: equal 13 tokens."""
     kv = EventsKVCacheManager(KVCacheConfig(6, (KVCacheGroupSpec(("layers",), FullAttentionSpec(4)),)))
     lines = []
     for name in names:

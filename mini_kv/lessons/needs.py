@@ -1,4 +1,4 @@
-"""Packages that only the notebooks need: loaded at their first use. The error for a missing one names the command."""
+"""Packages that only the notebooks need: loaded at their first use. The error has the command."""
 
 import importlib
 from typing import Any

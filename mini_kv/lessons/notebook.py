@@ -25,7 +25,7 @@ from mini_kv.lessons.small_cache import LiveCache
 from mini_kv.viz import figure
 
 PROMPTS = {
-    "16 common tokens, then 4 of its own": "0..15 100..103",
+    "16 common tokens, then 4 unique ones": "0..15 100..103",
     "the same 16, then 4 others": "0..15 200..203",
     "32 tokens, the same 16 first": "0..31",
     "8 tokens that no other prompt has": "900..907",
@@ -138,7 +138,7 @@ class LivePlayer:
             f"<b>{used}</b> blocks used, <b>{cached}</b> cached, <b>{empty}</b> empty. "
             f"Found so far: {self.cache.found}.{self.challenge.line(self.solved)}</div>"
         )
-        self.figure.story = {**_story_of(self.cache, "The cache under your hands"), "at": -1}
+        self.figure.story = {**_story_of(self.cache, "Your cache"), "at": -1}
 
     def example(self) -> LiveCache:
         """Return a cache after an example: two requests, their end, an unknown request, the first prompt again."""
@@ -153,7 +153,7 @@ class LivePlayer:
         return cache
 
     def _ipython_display_(self) -> None:
-        played = {**_story_of(self.example(), "What one may do with these buttons"), "at": 1}
+        played = {**_story_of(self.example(), "An example of these buttons"), "at": 1}
         _display(self.box, f"{_BUTTONS} Here is one run of them.</em></p>{_script_element()}{figure.fragment(played)}")
 
 

@@ -33,7 +33,7 @@ class Question:
     choices: dict[str, str]
     """The choices in order. Each has its reason: why it is right, or the condition under which it would be."""
     seen: str = ""
-    """The sentence for the picture that answers it. It is not in the cell, where it would be read before."""
+    """The sentence for the picture that answers it. It is not in the cell: it would be seen too early."""
 
 
 class Predict:
@@ -60,7 +60,7 @@ class Predict:
         if not self.answers:
             return ""
         return (
-            '<p class="kv-lock"><em>Answer, and what the engine says appears here.</em></p>'
+            '<p class="kv-lock"><em>After your answer, the result of the engine appears here.</em></p>'
             f'<div class="kv-locked">{"".join(map(_shown, self.answers))}</div>'
         )
 

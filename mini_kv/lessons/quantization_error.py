@@ -1,7 +1,7 @@
 """The error of 8 bits, by the numbers that share a scale: `python -m mini_kv.lessons.quantization_error`.
 
 Keys of real models have a few channels that are far larger than the rest, in every token. A number that shares a scale
-with such a channel keeps few digits of its own:
+with such a channel keeps few digits:
 
     tensor       all numbers share one scale                      the outlier sets it for all
     token        a token's numbers of one head share one          every token has the outlier: no better
@@ -40,10 +40,10 @@ def errors(outlier: float, num_tokens: int = 512, head_size: int = 128, seed: in
 
     Keys and values are normally distributed, one head. By scheme:
 
-        others     of the keys' other channels: root mean square of the error by that of the numbers
-        scores     of the softmax's input, absolute: root mean square of the error
-        output     of the attention's result with such keys and exact values
-        values     of the attention's result with exact keys and such values (drawn without outlier)
+        others     error of the keys' other channels: root mean square of the error by that of the numbers
+        scores     error of the softmax's input, absolute: root mean square of the error
+        output     error of the attention's result with quantized keys and exact values
+        values     error of the attention's result with exact keys and quantized values (without outlier)
     """
     generator = torch.Generator().manual_seed(seed)
     keys, values = (torch.randn(num_tokens, 1, head_size, generator=generator) for _ in range(2))

@@ -22,7 +22,7 @@ from mini_kv.serve.server import Server
 
 
 class Reply(NamedTuple):
-    """A server's answer to one request. The body is read from JSON, if it is JSON, and else bytes."""
+    """A server's answer to one request. The body is parsed if it is JSON, and bytes otherwise."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,7 +35,7 @@ class Reply(NamedTuple):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Tokens of the prompt that were in the cache. `None`: the server does not say."""
+        """Tokens of the prompt that were in the cache. `None`: the server does not report it."""
         details = self.body["usage"].get("prompt_tokens_details") or {}
         return details.get("cached_tokens")
 
@@ -52,7 +52,7 @@ class Served:
     def __init__(
         self, *arguments: str, keys: Sequence[str] = (), change: Callable[[Service], Service] = lambda service: service
     ) -> None:
-        """Start it and wait until it listens.
+        """Start the server and wait until it listens.
 
         Args:
             arguments: of `mini-kv serve`.

@@ -122,7 +122,7 @@ class LiveCache:
         name = f"stranger {self._num_strangers}"
         if name in self._running:
             self.kv.free(self._running.pop(name))
-            self._tell(f"{name} leaves. No prompt will ever hit its blocks, but the cache cannot know that.")
+            self._tell(f"{name} ends. No prompt will ever hit its blocks, but the cache cannot know that.")
 
     def _admit(self, name: str, prompt: tuple[int, ...]) -> str:
         request = self.kv.manager.new_request(name, prompt)
@@ -138,7 +138,7 @@ class LiveCache:
         new = self._last_ids(EdgeKind.ALLOCATED)
         evicted = self._last_ids(EdgeKind.EVICTED)
         said = f"{name}: {num_hits} of {len(prompt)} tokens were found; new blocks: {id_runs(new)}."
-        price = f"Forgotten for it: {id_runs(evicted)}." if evicted else "Nothing had to be forgotten."
+        price = f"Evicted for it: {id_runs(evicted)}." if evicted else "Nothing had to be evicted."
         return self._tell(f"{said} {price}")
 
     def _tell(self, sentence: str) -> str:

@@ -137,7 +137,7 @@ def follow_blocks(scores: Sequence[float], block_size: int) -> list[Carried]:
 
 
 def share_of_the_second(differences: Sequence[float]) -> list[float]:
-    """Return the second half's share of the merged result, 0.0 to 1.0, by the excess of its log-sum-exp."""
+    """Return the second half's share of the merged result, 0.0 to 1.0, by the difference of the two log-sum-exps."""
     lse_b = torch.tensor(differences, dtype=torch.float64).view(-1, 1)
     out_a = torch.zeros(len(differences), 1, 1, dtype=torch.float64)
     out, _ = merge_attn_states(out_a, torch.zeros_like(lse_b), torch.ones_like(out_a), lse_b)

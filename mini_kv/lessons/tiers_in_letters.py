@@ -91,7 +91,7 @@ class SecondHome:
         self.told.add_step(frame_of(self.kv), spans, words, **told)
 
     def _words_in(self, block: KVCacheBlock) -> list[str]:
-        """Return the words on a block's card: its letter, as often as it has tokens, or the one token at the end."""
+        """Return the words on a block's card: its letter, once per token, or the one token at the end."""
         return [self._letters(block)[-1:]] * _BLOCK_SIZE if block.block_hash else ["."]
 
     def _run(self, output: SchedulerOutput, words: str) -> str:

@@ -104,7 +104,7 @@ def timeline(
 
 
 class _Serving:
-    """A running scheduler, and the notes about its requests."""
+    """A running scheduler, and the recorded states of its requests."""
 
     def __init__(self, arrivals: Sequence[Arrival], scheduler: Scheduler) -> None:
         self.to_come = list(arrivals)
@@ -116,7 +116,7 @@ class _Serving:
         self.num_steps = 0
 
     def step(self) -> None:
-        """Add the requests that arrive now, make a step, and note the state of each request."""
+        """Add the requests that arrive now, make a step, and record the state of each request."""
         self.num_steps += 1
         while self.to_come and self.to_come[0].step <= self.num_steps:
             arrival = self.to_come.pop(0)
@@ -125,7 +125,7 @@ class _Serving:
         run_step(self.scheduler, self._note)
 
     def _note(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        """Note the state of each request in this step and return the sampled tokens."""
+        """Record the state of each request in this step and return the sampled tokens."""
         for name, line in self.lines.items():
             num_tokens = output.num_scheduled_tokens.get(name, 0)
             line.append(Moment(self._doing(name, num_tokens), num_tokens))

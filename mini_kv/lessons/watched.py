@@ -93,7 +93,7 @@ class WatchedStep:
 
     batch: list[TokenOfStep]
     said: dict[str, str]
-    """The new token of each request that has one."""
+    """The new token of each request for which one was sampled."""
     preempted: list[str]
 
     def __str__(self) -> str:

@@ -3,5 +3,5 @@
 In reading order: `models` (real models' layers), `config_json` and `config_layers` (the layers in a model's own file),
 `states` (the tensors of a layer with a state), `compressed` (DeepSeek-V4's layers), `cut` (one card's share),
 `cost` (GPUs, and the least time of a step), `flags` (vLLM's arguments), `fit` (weights, cache
-and rest of a GPU), `plan_command` (`mini-kv plan`).
+and free memory of a GPU), `plan_command` (`mini-kv plan`).
 """

@@ -22,7 +22,7 @@ from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
 WEIGHTS_INDEX = "model.safetensors.index.json"
-"""The file beside a config.json with the bytes of the weights."""
+"""The file next to a config.json with the bytes of the weights."""
 MAX_INDEX_BYTES = 1 << 26
 LARGEST = 1_000_000_000
 """The largest number that any other field takes."""
@@ -135,7 +135,7 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
 
 
 def _weights(config: "Config") -> dict[str, Any]:
-    """Return the bytes of the weights, from the index beside the file. Without experts a token uses all of them."""
+    """Return the bytes of the weights, from the index next to the file. Without experts a token uses all of them."""
     has_experts = any("expert" in name and isinstance(value, int) for name, value in config.values.items())
     share = None if has_experts else 1.0
     path = config.path.with_name(WEIGHTS_INDEX)
@@ -194,7 +194,7 @@ def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:
 
 
 class Config:
-    """The fields of one file, with what its `model_type` implies."""
+    """The fields of one file, with the values that its `model_type` implies."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -227,7 +227,7 @@ class Config:
         return ConfigError(f"{self.path}: {problem}")
 
     def get(self, name: str) -> Any:
-        """Return the value in the file, else the one that its `model_type` implies, else `None`."""
+        """Return the value in the file, else the value that `model_type` implies, else `None`."""
         return self.values.get(name, self.implied.get(name))
 
     def integer(self, name: str, at_most: int = LARGEST) -> int:

@@ -225,7 +225,7 @@ def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[
 
 
 def read_indexers(config: "Config", num_layers: int) -> list[bool]:
-    """Return whether each sparse layer has an indexer. A layer without one uses the choice of the indexer before.
+    """Return whether each sparse layer has an indexer. A layer without one uses the choice of an earlier layer.
 
     Source: vLLM 0.33, `DeepseekV2MLAAttention` (models/deepseek_v2.py). It does not read `indexer_types`.
     """

@@ -116,7 +116,7 @@ class StepTime:
 
 
 def decode_step(model: Served, card: Card, batch: int, context: int) -> StepTime:
-    """Return the time of a step in which each of `batch` requests, with `context` tokens before, gets one more."""
+    """Return the time of a step in which each of `batch` requests, with `context` tokens before, gets a token."""
     flops = batch * (2 * model.num_parameters + context * model.attention_flops_per_token)
     return StepTime(
         model.weight_bytes / card.bandwidth,

@@ -2,7 +2,7 @@
 
     card       80.0 GB x 0.92, and on each of several cards the same
     weights    16.1 GB, divided by the cards
-    KV cache   the rest of the share, and the requests of the greatest length that fit
+    KV cache   the remainder of the share, and the requests of the greatest length that fit
 
 The speed is a bound. A step fetches the weights and every request's keys, values and states, and no card is faster
 than its memory. The memory of a forward itself (activations, CUDA graphs) is not known here. vLLM measures it and logs

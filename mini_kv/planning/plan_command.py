@@ -32,7 +32,7 @@ STEP = 8192
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
 BAR = 60
-"""Signs in the bar of a card's memory."""
+"""Characters in the bar of a card's memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

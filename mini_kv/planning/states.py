@@ -79,7 +79,7 @@ def gated_delta_net(
 
 
 def kda(cards: int, drafts: int, *, heads: int, head_size: int, kernel: int) -> Shapes:
-    """Return the shapes of Kimi's delta attention. Kimi K3's kernel (FlashKDA) can export a state at a 16th token."""
+    """Return the shapes of Kimi's delta attention. Kimi K3's kernel (FlashKDA) can export a state every 16 tokens."""
     inputs = (kernel - 1 + drafts, share(3 * heads * head_size, cards, "channels"))
     return inputs, (share(heads, cards, "heads"), head_size, head_size)
 
@@ -90,7 +90,7 @@ def short_conv(cards: int, drafts: int, *, channels: int, kernel: int) -> Shapes
 
 
 def share(number: int, cards: int, what: str) -> int:
-    """Return one card's share. Raises `ConfigError` if it does not divide."""
+    """Return one card's share. Raises `ConfigError` if the number does not divide evenly."""
     if number % cards:
         raise ConfigError(f"the layers with a state have {number:,} {what}: {cards} cards cannot share them evenly")
     return number // cards

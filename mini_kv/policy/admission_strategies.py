@@ -3,7 +3,7 @@
     greedy              yes                                     a running request that grows may find no block
     greedy, jumping     yes, and so may those after it          a large request can be overtaken without end
     reserved blocks     if a number of blocks stays free        steady growth is paid for in advance
-    hysteresis          until too much is held, then none       few changes of mind, long waits
+    hysteresis          until too much is held, then none       few changes of state, long waits
     with small ones     then small requests alone               shorter waits, more tokens computed twice
 
 Besides greedy, vLLM has one more rule: a share of the pool stays free. It is an argument of the cache manager,

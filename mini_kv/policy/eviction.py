@@ -1,8 +1,8 @@
 """The interface of an eviction policy: the free queue's operations, and one decision, the next block to evict.
 
-    a table gives a block back      append_n, and the block waits         the policy says where
-    a hit finds it                  remove: it is held again
-    memory is needed                popleft_n: it is overwritten          the policy says which
+    a table frees a block           append_n: it is in the queue          the policy chooses the place
+    a hit finds it                  remove: it is in use again
+    memory is needed                popleft_n: it is overwritten          the policy chooses the block
 
 Only free blocks can be chosen: a block in use is not in the queue. Blocks without a block hash are reused before all
 others under every policy. A policy never sees them.
@@ -52,10 +52,10 @@ class EvictionPolicy:
         raise NotImplementedError
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Note the blocks of a hit, from head to tail, before they are in use. Called by `PolicyPool`."""
+        """Record the blocks of a hit, from head to tail, before they are in use. Called by `PolicyPool`."""
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Note blocks that have just got their hash. The first is block number `position` of its prompt."""
+        """Record blocks that have just got their hash. The first is block number `position` of its prompt."""
 
     @property
     def num_free_blocks(self) -> int:

@@ -72,7 +72,7 @@ class FIFO(Ranked):
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Forget when each block's previous content was first freed."""
+        """Remove the times at which each block's previous content was first freed."""
         for block in blocks:
             self._first_came.pop(block, None)
 
@@ -81,7 +81,7 @@ class FIFO(Ranked):
         return self._first_came.setdefault(block, self._num_entered)
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Forget when it was first freed: its next content is new."""
+        """Remove the time at which the victim was first freed: its next content is new."""
         del self._first_came[block]
 
 

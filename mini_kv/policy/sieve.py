@@ -18,7 +18,7 @@ class _Place:
 
 
 class Sieve(EvictionPolicy):
-    """The hand searches a block that was not used again since it last passed. A used block loses its mark and stays.
+    """The hand searches for a block not used again since it last passed. A used block loses its mark and stays.
 
         oldest  [ a   b*  c   d* ]  newest        * used again
                       ^ hand                      b loses its mark, c is the victim, the hand stays before d

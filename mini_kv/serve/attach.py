@@ -32,7 +32,7 @@ METRICS = (
 
 
 class Subscriber:
-    """Two sockets: one receives the published batches, the other asks for missed ones."""
+    """Two sockets: one receives the published batches, the other requests missed batches."""
 
     def __init__(
         self, endpoint: str, replay_endpoint: str | None = None, topic: str = "", *, answer_s: float = 3.0

@@ -83,13 +83,13 @@ class Watcher(Protocol):
     """Observes the loop. Its methods are called in the engine's thread."""
 
     def came(self, ticket: Ticket) -> None:
-        """Note that the engine accepted a request."""
+        """Record that the engine accepted a request."""
 
     def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
-        """Note a new token of the request."""
+        """Record a new token of the request."""
 
     def turned(self, busy: bool) -> None:
-        """Note the end of one round of the loop. `busy`: the next step follows at once."""
+        """Record the end of one round of the loop. `busy`: the next step follows at once."""
 
 
 class EngineLoop:

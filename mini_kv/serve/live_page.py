@@ -1,7 +1,7 @@
 """The page at /: the running cache, drawn by the book's own figure `<kv-story>`.
 
 The engine's thread records events. While a page is open, it turns the last steps into a story, a few times per second,
-and every page gets the newest story. A slow page misses stories but no state, because each story is complete. A page
+and every page gets the newest story. A slow page misses stories but no state, because each story is complete. The page
 shows the texts of all clients.
 """
 

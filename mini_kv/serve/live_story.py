@@ -1,7 +1,7 @@
 """A running engine as a story, for the figure `<kv-story>`: the steps since a page was opened, and the counters.
 
-Whoever runs the engine calls `came`, `said` and `turned`, in the engine's thread. `mini-kv serve` and the book's page
-"Play" do. Imports no torch and no web server.
+The engine's loop calls `came`, `said` and `turned` in the engine's thread. `mini-kv serve` and the book's page
+"Play" have such loops. Imports no torch and no web server.
 """
 
 import time
@@ -127,7 +127,7 @@ class LiveStory:
     # Called by the loop, in the engine's thread.
 
     def came(self, ticket: Asked) -> None:
-        """Note a new request."""
+        """Record a new request."""
         while len(self._requests) >= MOST_REQUESTS:
             ended = (name for name, each in self._requests.items() if each["state"] not in ("waits", "runs"))
             del self._requests[next(ended, next(iter(self._requests)))]
@@ -145,7 +145,7 @@ class LiveStory:
         self._log.append(f"{ticket.request_id} arrives with {len(ticket.prompt_token_ids)} tokens")
 
     def said(self, ticket: Asked, delta: NewText) -> None:
-        """Note a new token of a request."""
+        """Record a new token of a request."""
         request = self._requests.get(delta.request_id)
         if request is None or delta.index:
             return  # of several samples the page follows the first

@@ -91,7 +91,7 @@ class Mirror:
         self.gaps.append(sentence)
 
     def forget(self) -> None:
-        """Become an empty, complete mirror, because the engine was restarted."""
+        """Reset to an empty, complete mirror, because the engine was restarted."""
         self.blocks.clear()
         self.gaps.clear()
 
@@ -128,7 +128,7 @@ Replay = Callable[[int], Iterable[tuple[bytes, bytes]] | None]
 
 @dataclass(slots=True)
 class Follower:
-    """Applies messages to a mirror, each once and in order, and asks for missing ones."""
+    """Applies messages to a mirror, each once and in order, and requests missing ones."""
 
     mirror: Mirror
     replay: Replay
@@ -142,7 +142,7 @@ class Follower:
     """The errors of the last unreadable messages, one sentence each."""
 
     def receive(self, frames: list[bytes]) -> None:
-        """Apply a message. If it is unreadable, note it in `complaints` and count its batch as missing."""
+        """Apply a message. If it is unreadable, add the error to `complaints` and count its batch as missing."""
         try:
             if len(frames) != 3:
                 raise BadFrameError(f"a message has three frames, this one has {len(frames)}")
@@ -176,7 +176,7 @@ class Follower:
         self.next_number = 0
 
     def _fill(self, number: int) -> None:
-        """Request the missing batches before a message, and note those that are no longer kept."""
+        """Request the missing batches before a message, and record those that are no longer kept."""
         for missed, batch in self._ask():
             if missed < number:
                 self._take_or_note(missed, batch)

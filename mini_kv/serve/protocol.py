@@ -1,8 +1,8 @@
 """The requests of clients, read from JSON field by field. An error names its field.
 
 Names and limits are OpenAI's, with vLLM's additions (`top_k`, `min_p`, `ignore_eos`, `cache_salt`). An unsupported
-field is accepted if its value is neutral. An unknown field is refused, because it may be a misspelt one. The answer
-would then ignore what the client wanted.
+field is accepted if its value is neutral. An unknown field is refused, because it may be misspelt. The answer
+would then ignore the client's intention.
 """
 
 import json

@@ -336,7 +336,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["explain", str(SMALL), "--num-blocks", "60"]) == 0
     printed = capsys.readouterr().out
     assert "hits in 60 blocks                                  434,176   42.10 %" in printed
-    assert "Cannot be told from hashes:" in printed and "small-pool, 24.1 %" in printed
+    assert "Cannot be determined from hashes:" in printed and "small-pool, 24.1 %" in printed
     assert main(["explain", str(SMALL), "--num-blocks", "60", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in figures["rows"] if row["is_total"]] == ["prompt", "seen", "unlimited", "hits"]

@@ -267,7 +267,7 @@ def test_a_spelling_that_gets_anothers_name_is_a_finding(lab):
     wrong = wrong.replace("if numbers:\\n        raise ValueError(f'not {numbers}')", "return list(numbers)")
     audit = audited(lab, wrong)
     assert audit.findings == [
-        "mutant refuses-2 gets another's name for double: a double is the number that one has",
+        "mutant refuses-2 gets another belief for double: a double is the number that one has",
     ]
     assert {"once", "once-2", "once-3", "once-4", "refuses", "refuses-2"} < audit.kills.keys()
 
@@ -275,7 +275,7 @@ def test_a_spelling_that_gets_anothers_name_is_a_finding(lab):
 def test_a_spelling_that_no_test_catches_is_a_finding(lab):
     """It is as good as a mutant of its own."""
     audit = audited(lab, MUTANTS.replace("1 * number", "number * 2"))
-    assert audit.findings == ["mutant once-3 survives", "mutant once-3 gets no name"]
+    assert audit.findings == ["mutant once-3 survives", "mutant once-3 gets no belief"]
 
 
 def test_a_function_that_only_suffers_must_not_be_named_for_it(lab):
@@ -288,7 +288,7 @@ def test_a_function_that_only_suffers_must_not_be_named_for_it(lab):
     lab.write("solutions/lab-77/solution.py", right)
     mutants = MUTANTS.replace(", num_cached, blocks)", ", num_cached, blocks if num_cached else None)")
     assert (
-        "mutant once gets another's name for prefill: who is the first to ask has a table of its own"
+        "mutant once gets another belief for prefill: who is the first to ask has a table of its own"
         in audited(lab, mutants).findings
     )
 

@@ -54,7 +54,7 @@ def test_latent_vectors_beside_states_have_blocks_of_whole_128_tokens(capsys: py
     assert capsys.readouterr().out.splitlines()[1:3] == [
         "16 tokens per block are the default. But 20 of 27 layers keep a state of 2,170,880 bytes, which must fit into"
         " a block. Attention keeps 1,152 bytes per token: 1,885 tokens.",
-        "Rounded up to a multiple of 128, as kernels that read latent vectors want: 1,920.",
+        "Rounded up to a multiple of 128, as kernels that read latent vectors require: 1,920.",
     ]
 
 
@@ -119,7 +119,7 @@ def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == [
         "Llama 3 8B: hits end at multiples of 16 tokens.",
-        "Its blocks have 16 tokens: all layers keep equally much per token.",
+        "Its blocks have 16 tokens: all layers keep equally many bytes per token.",
         "A prefix that requests share is found from 16 tokens on.",
         "The same prompt again is found from 17 tokens on, since its last token is always computed.",
     ]

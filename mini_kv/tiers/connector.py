@@ -6,7 +6,7 @@ The scheduler has no tensors and the worker has no index, so they share the work
     a request arrives: fetch what it may hit into memory
     it is its turn: put the hit's blocks into the pool, free,
       with their hashes; the ordinary lookup then finds them
-    a free block is reused: note its hash
+    a free block is reused: record its hash
     end of planning: `KVConnectorMetadata` ---------------->     stores: read blocks, before anything is written
                                                                  loads: write blocks, before the model runs
                                                                  saves: read what the step computed, for the server
@@ -172,7 +172,7 @@ class Preparation:
     seconds_left: float
     """Seconds that the request may still wait for its blocks, over all its waits."""
     deadline: float
-    """Time at which the present wait is over."""
+    """Time at which the current wait is over."""
     search: Search
     fetch: Fetch | None = None
     leases: list[Lease] = field(default_factory=list)
@@ -282,7 +282,7 @@ class TieringConnector:
     def _wanted(self, request: Request, preparation: Preparation) -> dict[bytes, int]:
         """Return the keys of the longest hit over all tiers that are not in the pool, and their bytes.
 
-        At the request's turn, keys in memory are leased: they must still be there when the others have arrived.
+        At the request's turn, keys in memory are leased: they must still be there when the missing keys have arrived.
         """
         found = preparation.search.found
         with self.pool.cached_block_hash_to_block.showing(
@@ -380,7 +380,7 @@ class TieringConnector:
     def _lease_and_load(
         self, groups: list[list[KVCacheBlock]]
     ) -> dict[BlockHashWithGroupId, tuple[Lease, memoryview]] | None:
-        """Return the verified bytes of all stand-ins, under leases. If one is damaged: `None`, and no lease."""
+        """Return the verified bytes of all stand-ins, under leases. `None` without leases if one is damaged."""
         found: dict[BlockHashWithGroupId, tuple[Lease, memoryview]] = {}
         for num_bytes, blocks in zip(self.payload_bytes, groups, strict=True):
             for block in stand_ins(blocks):
@@ -400,7 +400,7 @@ class TieringConnector:
         """Return the blocks that the worker has to move in the step that was just planned.
 
         Args:
-            unfinished: ids of the requests that the scheduler has. Blocks prepared for others are released.
+            unfinished: ids of the requests that the scheduler has. Blocks prepared for other requests are released.
         """
         for request_id in self._preparations.keys() - set(unfinished):
             self._release(self._preparations.pop(request_id))

@@ -152,7 +152,7 @@ class DiskTier:
         self.num_bytes += len(envelope)
 
     def _delete(self, key: bytes) -> None:
-        """Delete an entry's row and files as far as possible. The rest is deleted when the tier is opened."""
+        """Delete an entry's row and files as far as possible. Opening the tier deletes the remainder."""
         try:
             self._index.execute("DELETE FROM blocks WHERE key = ?", (key,))
         except sqlite3.Error as error:

@@ -5,7 +5,7 @@ caller stores other entries in between:
 
     lookup(k)  -> lease       k is here and cannot be evicted
     load       -> envelope    as often as needed
-    take       -> nothing     the block has another owner now: it is removed from this tier
+    take       -> nothing     the engine owns the block now: it is removed from this tier
     lend       -> nothing     it will be taken soon: other blocks may already use its room
     release    -> nothing     the lease is over, k may be evicted again
 """
@@ -82,7 +82,7 @@ class MemoryTier:
                 del self._num_leases[lease.key]
 
     def take(self, lease: Lease) -> None:
-        """End a lease and remove the entry: its block has another owner now."""
+        """End a lease and remove the entry: the engine owns its block now."""
         if self.load(lease) is not None:
             self.discard(lease.key)
         self.release(lease)

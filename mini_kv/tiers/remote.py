@@ -23,7 +23,7 @@ from mini_kv.core.errors import ConfigError
 
 PREFIX = b"mini_kv:"
 SECONDS_TO_FIND_A_CLUSTER = 5.0
-"""Time limit for asking the first member for the other members and for the map of keys."""
+"""Time limit for the request of the other members and of the map of keys to the first member."""
 
 
 class Client(Protocol):
@@ -36,7 +36,7 @@ class Client(Protocol):
         """Write an entry with a lifetime of `ex` seconds."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 class Breaker:
@@ -93,7 +93,7 @@ class RemoteTier:
         return self._guarded(lambda: bool(self._client.set(PREFIX + key, envelope, ex=self.seconds_to_live))) or False
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._guarded(self._client.close)
 
     def _ask(self, question: Callable[[Any, bytes], object], keys: Iterable[bytes]) -> list[Any]:
@@ -190,7 +190,7 @@ class TimedClient:
         return self._client.set(name, value, ex=ex)
 
     def close(self) -> None:
-        """As the client's."""
+        """Close the client's connection."""
         self._client.close()
 
 

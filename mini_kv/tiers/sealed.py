@@ -2,10 +2,10 @@
 
     b"mini_kv1" | bytes of the key | bytes of the payload | key ... | payload ... | digest of all before it, 32 bytes
 
-Memory, disk and a server only keep and move such envelopes. A flipped bit, a half-written file, an answer
-to another question, an old layout: each of these raises `DamagedError`, and the engine computes the block again. The
-digest detects a damaged block, so fsync is not needed: the cache may lose blocks in a power cut, but returns none that
-is wrong.
+Memory, disk and a server only keep and move such envelopes. A flipped bit, a half-written file, another
+block, an old layout: each of these raises `DamagedError`, and the engine computes the block again. The
+digest detects a damaged block, so fsync is not needed: the cache may lose blocks in a power cut, but never returns a
+wrong block.
 
 With a `secret`, the digest is an HMAC: a writer who does not know the secret can damage blocks on the server, but
 cannot forge one.

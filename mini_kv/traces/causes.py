@@ -22,7 +22,7 @@ HIDDEN_BY_HASHES = (
     "whether tools or documents come in another order",
     "what other block sizes would share, and what is shorter than a block",
 )
-"""Causes that a trace of hashes cannot show: equal content has equal hashes only after an equal beginning."""
+"""Causes that a trace of hashes cannot show: equal content has equal hashes only after an equal prefix."""
 
 
 class Cause(NamedTuple):
@@ -48,7 +48,7 @@ _RULES = (
     _Rule("value", "timestamp", "a value that changes (a timestamp, an id) makes prompts differ early: put it last"),
     _Rule("order", "tool-order", "the same tools or documents come in another order: sort them"),
     _Rule("image-size", "image-size", "an image comes in another size before equal text: send one size"),
-    _Rule("images", "image", "other images stand at the same placeholders: put common text before them"),
+    _Rule("images", "image", "different images fill the same placeholders: put common text before them"),
     _Rule("adapters", "adapter", "equal prompts run with different adapters, which share no KV"),
     _Rule("salts", "salt", "equal prompts have different salts (one per user?): give those who may share one salt"),
     _Rule("refused", "refused", "prompts are larger than the pool"),
@@ -68,7 +68,7 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     found.append(("small-pool", waterfall.tokens("evicted"), _pool_sentence(waterfall)))
     specs = [group.kv_cache_spec for group in waterfall.setup.groups]
     name = "state-gap" if any(isinstance(spec, MambaSpec) for spec in specs) else "window-gap"
-    sentence = "full attention has the beginning cached, but another group of layers lacks blocks that it needs there"
+    sentence = "full attention has the prefix cached, but another group of layers lacks blocks that it needs there"
     found.append((name, waterfall.tokens("groups") + waterfall.tokens("alignment"), sentence))
     if observed is not None:
         found += _resets(waterfall, prompts, observed)
@@ -83,14 +83,14 @@ def _of_the_block(waterfall: Waterfall) -> list[tuple[str, int, str]]:
     size = setup.hash_block_size
     shortest = min(size, SMALL_BLOCK)
     short = sum(one.names for one in waterfall.shared if one.names < shortest)
-    remedy = "`mini-kv why MODEL` names what makes them smaller" if setup.has_given_blocks else "choose smaller blocks"
+    remedy = "`mini-kv why MODEL` lists flags that shrink them" if setup.has_given_blocks else "choose smaller blocks"
     return [
-        ("short-prefix", short, f"common beginnings are shorter than {shortest} tokens: nothing to share"),
+        ("short-prefix", short, f"common prefixes are shorter than {shortest} tokens: nothing to share"),
         (
             "short-block",
             waterfall.tokens("short-block"),
             f"the model's block of {setup.boundary:,} tokens is longer than the shared prefix, so nothing is broken:"
-            " `mini-kv why MODEL` says what makes it so long",
+            " `mini-kv why MODEL` prints the reason for its length",
         ),
         (
             "block-size",

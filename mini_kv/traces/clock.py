@@ -87,7 +87,7 @@ def replay_with_clock(
         parts: parts of the cache that replace the engine's own.
         on_progress: called with the number of requests that have ended.
 
-    Raises `ConfigError` for arguments that make no sense, and for a rate over a trace whose requests all come at once.
+    Raises `ConfigError` for arguments that make no sense, and for a rate if all requests arrive at the same time.
     Costs O(tokens of all answers).
     """
     if ms_per_step < 1:

@@ -162,10 +162,10 @@ class Stack:
     """
 
     def __init__(self, num_full: Sequence[int]) -> None:
-        """Start empty; `num_full`: the full blocks of each request to come."""
+        """Start empty. `num_full`: the number of full blocks of each request."""
         self._num_full = num_full
         self._tree = [0] * (len(num_full) + 1)
-        """Fenwick tree: the blocks that each request touched last, but for those with a threshold."""
+        """Fenwick tree: the blocks that each request touched last, without those that have a threshold."""
         self._newest: dict[BlockHash, int] = {}
         """The request that touched a block of this hash last."""
         self._copies: dict[BlockHash, list[_Copy]] = {}
@@ -215,7 +215,7 @@ class Stack:
             yield request, len(list(run))
 
     def _touch_first(self, block_hash: BlockHash, offset: int) -> None:
-        """Touch, in pools of each size, the block that was published first; the newest stays in the tree."""
+        """Touch, in pools of each size, the block that was published first. The newest block stays in the tree."""
         copies = self._copies.pop(block_hash)
         needs = [max(copy.threshold, self._need_of_copy(copy, self._newest[block_hash])) for copy in copies]
         cut = needs[0]
@@ -263,7 +263,7 @@ class Stack:
             index += index & -index
 
     def _num_blocks_from(self, request: int) -> int:
-        """Return how many blocks were touched last by this request or a later one."""
+        """Return the number of blocks that were touched last by this request or a later one."""
         before = 0
         while request:
             before += self._tree[request]

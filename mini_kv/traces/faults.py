@@ -3,7 +3,7 @@
     salt-per-user     [system][turn 1] ...           equal tokens have different block hashes for each user
     timestamp         [head][02:13:28][system] ...   all blocks after the time have new block hashes
 
-Both are invisible in a single request, because its answer is right. A trace shows their cost.
+Both faults are invisible in a single request, because its answer is right. Only a trace shows their cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from mini_kv.traces.seen import common_length
 HEAD = 24
 """Tokens before the time of day."""
 _NAME = 8
-"""Number of tokens after the common beginning that identify a user."""
+"""Number of tokens after the common prefix that identify a user."""
 
 
 def salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
-    """Return the trace with a salt per user. A user's requests have equal tokens after the common beginning."""
+    """Return the trace with a salt per user. A user's requests have equal tokens after the common prefix."""
     common = min(common_length(trace[0].token_ids, entry.token_ids) for entry in trace)
     users: dict[tuple[int, ...], str] = {}
     salted = []

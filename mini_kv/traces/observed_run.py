@@ -29,9 +29,9 @@ class Watched:
     kv: TracedKVCacheManager
     scheduler: Scheduler
     times: list[float] = field(default_factory=list)
-    """When each of `kv.spans` was, in seconds since the start."""
+    """Time of each of `kv.spans`, in seconds since the start."""
     seconds: list[float] = field(default_factory=list)
-    """When each step began."""
+    """Time at which each step began."""
     usage: list[float] = field(default_factory=list)
     """Held blocks as a share of the pool, after each step (vLLM `kv_cache_usage_perc`)."""
     num_running: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Watched:
 
     @property
     def hits(self) -> list[int]:
-        """Tokens that each request found when it was first admitted, as far as they were."""
+        """Tokens that each request found at its first admission. A request that was never admitted is absent."""
         return [request.num_cached_tokens for request in self.requests if request.num_cached_tokens is not None]
 
     @property

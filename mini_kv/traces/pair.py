@@ -17,7 +17,7 @@ class Pair:
     num_tokens: tuple[int, int]
     block_size: int
     num_shared: int
-    """Tokens that both begin with."""
+    """Number of equal tokens at the beginning of both prompts."""
     num_hit: int
     """Tokens that the second would find in the cache."""
     differs: tuple[str, ...]
@@ -29,27 +29,27 @@ class Pair:
         """Return the lines of the report, the answer first."""
         block, place = divmod(self.num_shared, self.block_size)
         answers = {
-            "same": "B begins as A does in every token that the cache looks at.",
+            "same": "B equals A in every token that the cache compares.",
             "no shared prefix": "There is no shared prefix: the first token differs.",
             "too short": f"There is a shared prefix of {self.num_shared:,} tokens, too short to fill a block of"
             f" {self.block_size:,}.",
             "names": f"{self.num_shared:,} tokens are equal, but {' and '.join(self.differs)} keep the blocks apart.",
-            "part": f"They part at token {self.num_shared:,}.",
+            "part": f"They differ at token {self.num_shared:,}.",
         }
         lines = [f"{answers[self.verdict]} B finds {self.num_hit:,} of its {self.num_tokens[1]:,} tokens."]
         if self.num_shared < min(self.num_tokens):
-            lines.append(f"They part at token {self.num_shared:,}: token {place} of block {block}, counted from 0.")
+            lines.append(f"They differ at token {self.num_shared:,}: token {place} of block {block}, counted from 0.")
         if self.differs:
             first = self.num_hit // self.block_size
             lines.append(f"The hash of block {first} differs in: {', '.join(self.differs)}.")
-            lines.append("All blocks after it differ in: parent, since a hash stands for all that comes before.")
+            lines.append("All blocks after it differ in: parent, since a hash covers all tokens before it.")
         if self.verdict == "same" and self.num_hit < self.num_shared:
-            lines.append("What is missing: the end that fills no block, and the last token, which is always computed.")
+            lines.append("Not found: the end that fills no block, and the last token, which is always computed.")
         return lines
 
 
 def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pair:
-    """Return the hit of `other` if it comes after `one`."""
+    """Return the hit of `other` if it runs after `one`."""
     num_shared = common_length(one.token_ids, other.token_ids)
     chains = [prompt.block_hashes for prompt in make_prompts([one, other], block_size)]
     num_equal = _common(*chains)

@@ -39,13 +39,13 @@ def hits_in_pool(
 ) -> tuple[list[int | None], list[LostBlock]]:
     """Return the hit tokens of each request in a pool, the null block included, and the blocks that were lost.
 
-    `None`: the prompt is larger than the pool. A lost block is one that a larger pool would have kept for the lookup
-    that came. Costs as much as `make_curve`.
+    `None`: the prompt is larger than the pool. A lost block is one that a larger pool would have kept until it was
+    looked up. Costs as much as `make_curve`.
     """
     fits = [-(-prompt.num_tokens // block_size) < num_blocks for prompt in prompts]
     stack = Stack([prompt.num_tokens // block_size for prompt, fit in zip(prompts, fits, strict=True) if fit])
     touched: list[int] = []
-    """When each request came that is in the stack."""
+    """The arrival time of each request in the stack."""
     hits: list[int | None] = []
     lost = []
     for prompt, timestamp, fit in zip(prompts, timestamps, fits, strict=True):

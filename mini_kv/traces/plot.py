@@ -7,7 +7,7 @@ from html import escape
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 20, 40, 44
 INK, LINE, MARK = "#767676", "#0072b2", "#e69f00"
-"""Text that is read on white and on black, and colours that the colour-blind can tell apart (Okabe and Ito, 2008)."""
+"""A grey for text on white and on black, and colours for colour-blind readers (Okabe and Ito, 2008)."""
 
 
 def curve_text(points: Sequence[tuple[int, float]], width: int = 64, height: int = 12) -> list[str]:

@@ -19,7 +19,7 @@ class Prompt(NamedTuple):
 
     num_tokens: int
     block_hashes: Sequence[BlockHash]
-    """Of the full blocks: equal hashes stand for equal blocks after equal beginnings."""
+    """Hashes of the full blocks: equal hashes mean equal blocks after equal prefixes."""
 
 
 def token_requests(trace: Trace) -> list[TokenRequest]:
@@ -30,7 +30,7 @@ def token_requests(trace: Trace) -> list[TokenRequest]:
 def get_block_size(trace: Trace, block_size: int | None) -> int:
     """Return the tokens per block: as requested, or 16 for tokens and the trace's own for hashes.
 
-    Raises `ConfigError` if the trace cannot be split so.
+    Raises `ConfigError` if the trace cannot be split into such blocks.
     """
     if not isinstance(trace[0], TraceRequest):
         block_size = 16 if block_size is None else block_size
@@ -65,7 +65,7 @@ def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:
 
 
 def as_hashes(trace: Trace, block_size: int | None = None) -> list[TraceRequest]:
-    """Return the trace as a trace of hashes, with equal numbers for equal blocks after equal beginnings.
+    """Return the trace as a trace of hashes, with equal numbers for equal blocks after equal prefixes.
 
     `block_size`, and the `ConfigError` for it, are as in `get_block_size`. Costs O(tokens).
     """

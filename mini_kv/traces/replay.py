@@ -25,14 +25,14 @@ from mini_kv.core.request import Request
 from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 
 SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
-"""Where the groups of `ReplayReport.found` end; each holds the shares below its end that no earlier group holds."""
+"""Upper ends of the groups of `ReplayReport.found`. Each group has the shares from the previous end to its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Requests that found about the same share of their prompts.
 
-    Only counting requests with any hit would not distinguish traffic, because nearly all begin with a system prompt.
+    The number of requests with any hit would not distinguish traffic, because nearly all share a system prompt.
     """
 
     share: str
@@ -112,10 +112,10 @@ def replay(
     """Send a trace through a `KVCacheManager`, by the rules above, and return the hits and counts.
 
     Args:
-        trace: at least one request; a trace of tokens by way of `mini_kv.traces.prompt_hashes.as_hashes`.
-        num_blocks: size of the pool, the null block included; `None` for unbounded, see `num_blocks_for_all`.
-        concurrency: how many requests hold their blocks at once, at most.
-        parts: what the cache is built from, where it is not the engine's own: a policy's queue, an observer's blocks.
+        trace: at least one request. Convert a trace of tokens with `mini_kv.traces.prompt_hashes.as_hashes` first.
+        num_blocks: size of the pool, the null block included. `None`: unbounded, see `num_blocks_for_all`.
+        concurrency: the most requests that hold their blocks at once.
+        parts: parts that replace the engine's own, such as a policy's queue or an observer's blocks.
         on_progress: called after each request with the number of requests done.
 
     Raises `ConfigError` if `num_blocks` is below 2 or `concurrency` below 1. Costs O(blocks of all prompts).
@@ -176,9 +176,8 @@ def replay(
 def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
     """Return a pool size with which nothing is evicted: the null block and one for each block of each prompt.
 
-    More than needed, since requests share blocks, but enough whatever they share and however many run at
-    once: new blocks come from the front of the free queue, and there are never-used ones in front of all that
-    carry a key.
+    It is more than needed, because requests share blocks. It is enough for any sharing and any concurrency: new
+    blocks are taken from the front of the free queue, and never-used blocks are before all blocks with a key.
     """
     return 1 + sum(entry.num_blocks for entry in trace)
 
@@ -186,7 +185,7 @@ def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
 def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> int:
     """Admit the request, and end older ones as needed. Return its hit in tokens.
 
-    The request must fit in the pool, so that it gets its blocks at the latest when no other request runs.
+    The request must fit in the pool: it gets its blocks when no other request runs, or earlier.
     """
     if len(running) == concurrency:
         kv.free(running.popleft())

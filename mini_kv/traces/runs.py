@@ -66,7 +66,7 @@ class ServedRun:
     """Hit tokens of each request at its first admission. `None`: refused."""
     num_preemptions: int
     tokens_again: int
-    """Tokens that preempted requests had computed, or hit, and did not find again when they came back."""
+    """Tokens that preempted requests had computed, or hit, and did not find again at their next admission."""
 
 
 def run_prompts(prompts: Sequence[Prompt], setup: Setup) -> list[int | None]:
@@ -102,7 +102,7 @@ def _manager(prompts: Sequence[Prompt], setup: Setup) -> KVCacheManager:
 
 
 def _num_in_step(kv: KVCacheManager, request: Request, step: int) -> int:
-    """Return how many tokens of the prompt the next step computes."""
+    """Return the number of tokens of the prompt that the next step computes."""
     num_new_tokens = min(step, request.num_tokens - request.num_computed_tokens)
     if not kv.coordinator.has_states:
         return num_new_tokens
@@ -221,8 +221,8 @@ class _HeldBlocks:
         request 1    a0 a1 a2 a3         request 5 uses all four next: a run of these
         request 3    a0 a1 b2            request 5 uses a0 and a1 next: a second run. In the first one they are outdated
 
-    A block hash stands for all blocks before it, too. So what a later request leaves for the same next one are blocks
-    nearer to its beginning, and of several runs the first run's last block is used last.
+    A block hash covers all blocks before it, too. So a later request leaves, for the same next request, blocks that are
+    nearer to its beginning. Of several runs the first run's last block is used last.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """The tokens of each prompt that earlier prompts had: at its beginning, and after a difference.
 
-A cache finds beginnings only. Tokens that two prompts share after the first difference are lost. There are three
+A cache finds prefixes only. Tokens that two prompts share after the first difference are lost. There are three
 usual reasons for that. Each has its own pattern in the tokens:
 
     a value that changes    head 17:04 rest        head 17:05 rest         a few tokens differ, then all agrees again
-    another order           head A B C             head B A C              what one has here, the other has later
+    another order           head A B C             head B A C              each has tokens that are later in the other
     another size            head <576 px> rest     head <288 px> rest      both have an image here, of other lengths
 """
 
@@ -30,15 +30,15 @@ _IS_MULTIPLE_OF_4 = bytes(byte % 4 == 0 for byte in range(256))
 
 
 class Shared(NamedTuple):
-    """Tokens that a prompt has in common with the beginning of an earlier one, as more and more has to agree."""
+    """Tokens of the longest common prefix with an earlier prompt, by increasingly strict comparisons."""
 
     tokens: int
     images: int
-    """The pictures behind the placeholders, too."""
+    """The prefix with equal images, too."""
     adapter: int
-    """And the adapter."""
+    """The prefix with equal adapters, too."""
     names: int
-    """And the salt: all that is in a block's hash."""
+    """The prefix with equal salts, too: all inputs of a block's hash."""
 
 
 class Behind(NamedTuple):
@@ -81,7 +81,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
     """Return, for each request, what its prompt has in common with earlier ones.
 
-    Of a trace of hashes only the blocks are known, and not the tokens.
+    For a trace of hashes only the blocks are known, not the tokens.
 
     Costs O(tokens * log(requests)), or O(hashes).
     """
@@ -141,7 +141,7 @@ class _Deepest:
         self._last: dict[bytes, int] = {}
 
     def find_and_add(self, packed: bytes, number: int) -> int | None:
-        """Return the last request that has the last gram of these tokens, 8 bytes each, that any has; then add them."""
+        """Return the last request with the last known gram of these tokens, 8 bytes each. Then add the tokens."""
         # Which grams are kept follows from the tokens themselves, so that a shifted text keeps the same ones.
         kept = packed[_LOW_BYTE::8].translate(_IS_MULTIPLE_OF_4)
         starts = compress(range(0, len(packed) - 8 * GRAM + 1, 8), kept)
@@ -152,7 +152,7 @@ class _Deepest:
 
 
 def find_behind(entry: TokenRequest, other: TokenRequest, num_shared: int) -> Behind:
-    """Return the tokens that both have after the first difference and after the first `num_shared` tokens."""
+    """Return the tokens that both prompts have after the first difference and after the first `num_shared` tokens."""
     mine, theirs = entry.token_ids, other.token_ids
     start = common_length(mine, theirs)
     ends = _ends_of_images(entry, other, start)
@@ -174,7 +174,7 @@ def find_behind(entry: TokenRequest, other: TokenRequest, num_shared: int) -> Be
 
 
 def _ends_of_images(entry: TokenRequest, other: TokenRequest, place: int) -> tuple[int, int] | None:
-    """Return where the images end that begin together and contain this place in one or both, if their sizes differ."""
+    """Return the ends of two images of different sizes that begin together, if this place is in one or both."""
     for first, length, _ in entry.images:
         for first_there, length_there, _ in other.images:
             if first == first_there and length != length_there and first < place <= first + min(length, length_there):
@@ -183,7 +183,7 @@ def _ends_of_images(entry: TokenRequest, other: TokenRequest, place: int) -> tup
 
 
 def _agree_again(mine: tuple[int, ...], theirs: tuple[int, ...], place: int, there: int) -> tuple[int, int] | None:
-    """Return the next places from which both agree again, after at most `MOST_CHANGED` tokens of each."""
+    """Return the next places from which both prompts agree again, after at most `MOST_CHANGED` tokens of each."""
     grams = {theirs[at : at + GRAM]: at for at in range(there + MOST_CHANGED, there - 1, -1)}
     for at in range(place, min(place + MOST_CHANGED, len(mine) - GRAM) + 1):
         if mine[at : at + GRAM] in grams:
@@ -192,9 +192,9 @@ def _agree_again(mine: tuple[int, ...], theirs: tuple[int, ...], place: int, the
 
 
 def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
-    """Return the number of tokens from here on that both have in another order, or 0 if there is no such stretch.
+    """Return the number of tokens from here on that both prompts have in another order, or 0 if there are none.
 
-    Each must begin with tokens that the other has later. A new text is in neither of them.
+    Each prompt must begin here with tokens that the other prompt has later. A new text is not in the other prompt.
     """
     if len(mine) < LEAST_BEHIND or len(theirs) < LEAST_BEHIND:
         return 0

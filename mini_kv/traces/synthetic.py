@@ -7,13 +7,13 @@
     repeat          any of these prompts once more, a moment later
 
 So the same kinds of hits occur as in production: many requests share a head, and a chat shares all of its past.
-Sizes and times are invented; for conclusions about a real service, replay its own trace.
+Sizes and times are invented. For conclusions about a real service, replay its own trace.
 
     python -m mini_kv.traces.synthetic --seed 1 mini_kv/traces/small.jsonl
 
 writes the small trace that the tests and the README use, byte for byte the same with every Python on every
-platform: all that is random comes from `random.Random(seed).random()`, which Python promises to keep, and
-becomes an integer by one multiplication.
+platform. All random numbers are from `random.Random(seed).random()`, which Python guarantees not to change, and
+one multiplication makes each an integer.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _TURNS = (1, 8)
 _SESSION_GAP_MS = (0, 8_000)
 THINK_MS = (5_000, 60_000)
 _DOCUMENTS_PER_SESSION = 0.25
-"""Share of the sessions that send one document; the others are conversations."""
+"""Share of the sessions that send one document. The other sessions are conversations."""
 _REPEAT_MS = (1_000, 4_000)
 _REPEATS_PER_TURN = 0.05
 """Share of the requests that come twice. In Mooncake's `synthetic_trace.jsonl` it is 213 of 3,993."""
@@ -45,7 +45,7 @@ Range: TypeAlias = tuple[int, int]
 
 
 class Segment(NamedTuple):
-    """A piece of text that occurs as a whole: other segments are other text."""
+    """A piece of text that always occurs as a whole. Different segments have different texts."""
 
     content: int
     length: int
@@ -120,7 +120,7 @@ def _conversation(dice: Dice, start: int, system_prompt: Segment) -> list[Turn]:
 
 
 def _repeats(dice: Dice, session: Sequence[Turn]) -> list[Turn]:
-    """Return a few of the turns once more, a little later, as an impatient client would send them."""
+    """Return a few of the turns again, a little later, like the repeats of an impatient client."""
     return [
         turn._replace(timestamp=turn.timestamp + dice.integer(_REPEAT_MS))
         for turn in session
@@ -129,7 +129,7 @@ def _repeats(dice: Dice, session: Sequence[Turn]) -> list[Turn]:
 
 
 def _hash_ids(prompt: Sequence[Segment], known: dict[tuple[tuple[int, ...], int], int]) -> tuple[int, ...]:
-    """Return a number for each block, equal for equal prefixes; `known` grows, in order of first appearance.
+    """Return a number for each block, equal for equal prefixes. New prefixes are added to `known`.
 
         prompt      | A ................ | B ............................ |
         blocks      |       0       |       1        |        2      | 3  |

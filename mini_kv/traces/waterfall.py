@@ -22,7 +22,7 @@ SMALL_BLOCK = 16
 
 
 class Row(NamedTuple):
-    """A line of a waterfall: the rest, or the loss before the next total."""
+    """A line of a waterfall: a total, or a loss before the next total."""
 
     name: str
     label: str
@@ -47,12 +47,12 @@ class Waterfall:
     lost: list[LostBlock]
     """Filled for models of one group of full attention."""
     belady: int | None
-    """Hit tokens that no policy can exceed in this pool; likewise."""
+    """Hit tokens that no policy can exceed in this pool. Filled for the same models."""
     served: ServedRun | None
     sixteen: int
-    """Tokens that blocks of 16, vLLM's default, would find in the same shared beginnings, and these blocks do not.
+    """Tokens that blocks of 16, vLLM's default, would find in the same shared prefixes, and these blocks do not.
 
-    Without those of the row `short-block`."""
+    The tokens of the row `short-block` are not included."""
 
     def tokens(self, name: str) -> int:
         """Return the tokens of a row, or 0 if no row has that name."""
@@ -73,7 +73,7 @@ def make_waterfall(
         trace: at least one request, of hashes or of tokens.
         prompts: its prompts, by `make_prompts` with the setup's `hash_block_size`.
         setup: groups and pool. Of hashes the groups' blocks must be multiples of the trace's.
-        concurrency: above 1, the scheduler runs too: needs a pool of a certain size.
+        concurrency: above 1 the scheduler runs too, which needs a pool of a certain size.
         observed: per request the hit tokens that a server has reported, if there are any.
     """
     shared, behind = shared_and_behind(trace)
@@ -119,7 +119,7 @@ def _one_at_a_time(
 
 
 def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequence[Behind]) -> list[Row]:
-    """Return the losses between all tokens and those after a beginning that came before, with equal extra keys."""
+    """Return the losses from all tokens to those of a prefix of an earlier prompt with equal extra keys."""
     totals = [sum(column) for column in zip(*shared, strict=True)]
     num_tokens = sum(prompt.num_tokens for prompt in prompts)
     return [
@@ -152,7 +152,7 @@ def _served_rows(served: ServedRun, one_at_a_time: int, concurrency: int) -> lis
     return [
         Row("running", "room that running requests took", one_at_a_time - first),
         Row("served", f"hits with {concurrency:,} at once", first, True),
-        Row("preempted", "withdrawn on preemption: computed again", served.tokens_again),
+        Row("preempted", "computed again after a preemption", served.tokens_again),
         Row("net", "saved in the end", first - served.tokens_again, True),
     ]
 

@@ -45,7 +45,7 @@ _LETTERS = 0.93
 """Smallest share of letters and spaces in a paragraph of prose. Others are full of numbers and identifiers."""
 
 _ENOUGH = 500
-"""Characters. A shorter text, such as the docstring of a small class, is joined with the next one."""
+"""Number of characters. A shorter text, such as the docstring of a small class, is joined with the next one."""
 
 
 def read_prose(root: Path) -> list[str]:

@@ -103,7 +103,7 @@ def seen_by_window(length: int, window: int) -> Tensor:
 
 
 def piece_loss(model: TinyLlama, pieces: Tensor) -> Tensor:
-    """Return the mean loss in nats per token of `[n, length + 1]`, given the tokens before it in its piece."""
+    """Return the mean loss in nats per token of `[n, length + 1]`, each given the tokens before it in its piece."""
     num_pieces, length = pieces.shape[0], pieces.shape[1] - 1
     positions = torch.arange(length).repeat(num_pieces)
     everywhere = torch.arange(num_pieces * length)
@@ -113,7 +113,7 @@ def piece_loss(model: TinyLlama, pieces: Tensor) -> Tensor:
 
 @torch.no_grad()
 def text_loss(model: TinyLlama, tokenizer: Tokenizer, texts: list[str]) -> float:
-    """Return the mean loss in nats per token of the texts, without their first. Too long texts are cut."""
+    """Return the mean loss in nats per token of the texts, without each first token. Long texts are cut."""
     total, count = 0.0, 0
     for text in texts:
         ids = tokenizer.encode(text)[: model.config.max_position_embeddings + 1]
@@ -176,7 +176,7 @@ def new_model(config: ModelConfig) -> TinyLlama:
 
 
 def draw_pieces(sections: list[list[int]], recipe: Recipe, shuffle: random.Random) -> Tensor:
-    """Return `[batch_size, piece + 1]`: each begins somewhere in a section and continues with others."""
+    """Return `[batch_size, piece + 1]`: each begins somewhere in a section and continues with other sections."""
     pieces = []
     for _ in range(recipe.batch_size):
         piece: list[int] = []
@@ -193,7 +193,7 @@ def draw_pieces(sections: list[list[int]], recipe: Recipe, shuffle: random.Rando
 def main(argv: Sequence[str] | None = None) -> None:
     """Train on this repository and write the folder."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.training.train", description="Train a small model.")
-    parser.add_argument("--windows", action="store_true", help="the one with windows in two of its three layers")
+    parser.add_argument("--windows", action="store_true", help="the model with windows in two of its three layers")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="default: %(default)s")
     parser.add_argument("--out", type=Path, help="default: the model's own folder in mini_kv/engine")
     args = parser.parse_args(argv)
@@ -228,7 +228,7 @@ def make_checkpoint(folder: Path, prose: list[str], config: ModelConfig, recipe:
 
 
 def card(model: TinyLlama, recipe: Recipe, digest: str, losses: list[float]) -> str:
-    """Return the page that goes with the weights."""
+    """Return the page about the weights."""
     c = model.config
     weights = sum(weight.numel() for weight in model.parameters())
     windows, option = "", ""

@@ -131,7 +131,7 @@ def fragment(data: Data, film: bool = False, follows: bool = False, choice: str 
     """Return a figure without its script. Without scripts the reader sees a still and the story in words.
 
     `film`: it plays by itself, repeatedly, until the reader takes control. `follows`: it is the second of two.
-    `choice`: a link beside the button that stops a film.
+    `choice`: a link next to the button that stops a film.
 
     The `div` is for Markdown, which treats an unknown element as a word in a paragraph.
     """
@@ -164,7 +164,7 @@ def key_step(data: Data) -> int:
 def page(data: Data, other: Data | None = None) -> str:
     """Return a page with the figure and its script. It loads nothing, and its security policy forbids loading.
 
-    `other`: a second run, drawn beside it and stepped with it.
+    `other`: a second run, drawn next to the first and stepped with it.
     """
     figure = fragment(data) if other is None else beside(data, other)
     return PAGE.substitute(

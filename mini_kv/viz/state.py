@@ -33,7 +33,7 @@ class State:
 
 
 def states(data: Data) -> list[State]:
-    """Return the state before the first step, and the one after each. Their events are those that the steps list."""
+    """Return the state before the first step, and the one after each. Their events are those in the steps."""
     size = data["num_blocks"]
     empty = State(
         [0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [""] * size, [0] * size

@@ -2,12 +2,12 @@
 
     {"version": 1, "title": "...", "num_blocks": 11, "block_size": 4, "steps": [...],
      "lang": "en",                            optional: the language of the interface; else the page's
-     "ending": "...",                         optional: told after the last step
+     "ending": "...",                         optional: shown after the last step
      "groups": ["full", "window"],            optional: a heading per group
      "tiers": [{"id": "cpu", "name": "CPU", "capacity": 4}],      optional: shelves below the free queue
      "at": -1,                                optional: the step to open at; negative counts from the end
      "start": {...},                          optional: a step's state keys, if the story begins in the middle of a life
-     "drawing": "A  [1x1#] ..."}              the last state in plain text, for where no script runs
+     "drawing": "A  [1x1#] ..."}              the last state in plain text, for readers without scripts
 
 A step lists the differences after it. Ids are runs, "1..7 9 8", or arrays.
 
@@ -15,9 +15,9 @@ A step lists the differences after it. Ids are runs, "1..7 9 8", or arrays.
     "events": "shared 1..7, allocated 9, cached 9"     block events, in the order in which the figure plays them
     "probes": [[0, "B", "1..7"]]              lookups: number of events before it, request, blocks that it found
     "names": "ab12"                           hashes, shortened, of the blocks that were cached, in the events' order
-    "ref": {"2": "1..7", "1": "9"}            reference count -> blocks that have it now; beats what events say
-    "name": {"9": "ab12", "8": ""}            block -> its hash in the index; "" if evicted; beats what events say
-    "tables": {"B": ["1..7 9"], "A": null}    block tables, runs per group; null: the request is gone; 0: null block
+    "ref": {"2": "1..7", "1": "9"}            reference count -> blocks that have it now; overrides the events
+    "name": {"9": "ab12", "8": ""}            block -> its hash in the index; "" if evicted; overrides the events
+    "tables": {"B": ["1..7 9"], "A": null}    block tables, runs per group; null: the request has ended; 0: null block
     "words": {"9": ["shares", "a"]}           optional: the words of a block's tokens, shown on its card
     "free": "10 8"                            the free queue, head first
     "tok": {"B": 32}                          tokens that have a slot, so that a block can be seen filling

@@ -111,7 +111,7 @@ def paged(inputs: Inputs) -> Tensor:
 
 
 def contiguous(inputs: Inputs) -> Callable[[], Tensor]:
-    """Return torch's own attention over contiguous keys and values, as a user of a model library gets it.
+    """Return torch's own attention over contiguous keys and values, as in a model library.
 
     Queries and result have our layout, with one token's heads side by side, as projections produce and read them.
     transformers' `sdpa_attention_forward` transposes both, too. One query per request needs no transposition.

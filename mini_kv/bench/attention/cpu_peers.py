@@ -28,10 +28,10 @@ def obstacle() -> str | None:
 def obstacle_at(python: str | None) -> str | None:
     """Return `obstacle` for the environment of this Python."""
     if python is None:
-        return f"{VARIABLE} names no Python that has it"
+        return f"{VARIABLE} does not name a Python that has it"
     folders = sorted(Path(python).parents[1].glob("lib/python*/site-packages/vllm"))
     if not folders:
-        return f"{VARIABLE} names {python}, beside which there is no vllm"
+        return f"{VARIABLE} names {python}, but no vllm is installed there"
     library = folders[0] / f"{_library()}.abi3.so"
     try:
         torch.ops.load_library(str(library))

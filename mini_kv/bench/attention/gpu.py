@@ -1,6 +1,6 @@
 """On a GPU: our kernels compared with the machine's limits, and with other installed kernels.
 
-It first prints the machine's limits (copy, read, multiply), then each row with its ratio to these and to the others:
+It first prints the machine's limits (copy, read, multiply), then each row with its ratio to these and to other kernels:
 torch's attention over contiguous keys and values (flash, cuDNN), FlexAttention, FlashInfer. Each result is compared
 with our oracle on a few tokens. It takes less than ten minutes on one H200.
 """
@@ -122,7 +122,7 @@ def run(
     print(f"copy      {limits.copy / 1e12:.3f} TB/s    read {limits.read / 1e12:.3f} TB/s", flush=True)
     print(f"multiply  {limits.multiply / 1e12:.0f} TFLOP/s in bfloat16\n", flush=True)
     titles = f"{'us':>9}{'TB/s':>8}{'TFLOP/s':>9}{'share':>7}{'must':>7}{'goal':>7}{'reached':>9}{'error':>9}"
-    print(f"{'':<36}{titles}  how many times as fast as others", flush=True)
+    print(f"{'':<36}{titles}  speed as a multiple of others", flush=True)
     found: list[dict[str, Any]] = []
     reasons = set()
     for row in rows(quick):
@@ -152,7 +152,7 @@ def _quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def _measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits:
     """Time a copy, a sum and a product.
 
-    The copy is a kernel's. In a captured graph the copy engine does torch's own: 2.75 TB/s on an H200, not 4.2.
+    The copy is a kernel. In a captured graph torch's own copy uses the copy engine: 2.75 TB/s on an H200, not 4.2.
     """
     source, target = (torch.ones(num_bytes // 4, dtype=torch.float32, device=device) for _ in range(2))
     side = max(64, round((num_bytes // 8) ** 0.5) // 64 * 64)

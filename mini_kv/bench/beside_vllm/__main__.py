@@ -46,7 +46,7 @@ SETTINGS = {
     "max_num_batched_tokens": LIMITS.max_num_batched_tokens,
     "async_scheduling": False,  # one step at a time, as here: a listed deviation
 }
-"""vLLM, as our engine runs beside it."""
+"""vLLM's settings, equal to those of our engine."""
 
 
 def ask_vllm(python: str, work: Work, num_batches: int) -> dict[str, Any]:
@@ -86,13 +86,13 @@ def read_recording(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(folder: Path) -> None:
-    """Write the model, and the tokenizer that comes with mini_kv, for a server to load."""
+    """Write the model, and mini_kv's own tokenizer, for a server to load."""
     tokenizer_json = (tiny_folder() / "tokenizer.json").read_text(encoding="utf-8")
     save_model(folder, make_model(), tokenizer_json, torch.float32, eos_token_id=0)
 
 
 def compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
-    """Ask a running server and return the comparison. Raises `ConfigError`, `OSError` and `RuntimeError`."""
+    """Query a running server and return the comparison. Raises `ConfigError`, `OSError` and `RuntimeError`."""
     subscriber = Subscriber(args.events, args.replay)
     try:
         theirs, _ = live_run(work, ask_at(args.server), subscriber, args.model)

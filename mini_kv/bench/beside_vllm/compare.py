@@ -13,7 +13,7 @@ from mini_kv.serve.kv_events import AnyEvent, BlockRemoved, BlockStored, Externa
 
 AGREE = "your engine and vLLM agree on every block"
 ROUNDING = 1e-3
-"""Distance of the two likeliest tokens below which sums in another order may choose the other one."""
+"""Distance of the two likeliest tokens below which sums in another order may exchange them."""
 Gap = Callable[[list[int]], float]
 """Returns the difference of the log probabilities of the two likeliest next tokens."""
 
@@ -63,7 +63,7 @@ class _Renamer:
 def compare(work: Work, ours: Run, theirs: Run, gap: Gap) -> list[str]:
     """Return `AGREE` and some figures, or the first difference, drawn.
 
-    `gap` returns the distance of the two likeliest tokens. Rounding may choose the other one only if it is tiny.
+    `gap` returns the distance of the two likeliest tokens. Only a tiny distance lets rounding exchange them.
     """
     for number, (one, other) in enumerate(zip(ours.tokens, theirs.tokens, strict=True)):
         if one != other:
@@ -103,7 +103,7 @@ def _two_columns(name: str, other_name: str, told: Sequence[Told], other_told: S
 def _draw_tokens(
     prompt: list[int], number: int, ours: tuple[str, list[int]], theirs: tuple[str, list[int]], gap: Gap
 ) -> list[str]:
-    """Return the answers around the place where they part, and whether rounding explains it."""
+    """Return the answers around their first difference, and whether rounding explains it."""
     place = next(i for i, (one, other) in enumerate(zip(ours[1], theirs[1], strict=True)) if one != other)
     distance = gap([*prompt, *ours[1][:place]])
     verdict = "rounding can turn them" if distance < ROUNDING else "too far for rounding"

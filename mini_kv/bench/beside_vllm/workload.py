@@ -20,7 +20,7 @@ from mini_kv.serve.kv_events import AnyEvent
 from mini_kv.serve.kv_events_publisher import publishing
 
 BLOCK_SIZE = 32
-"""The smallest that vLLM takes on every CPU."""
+"""The smallest block size that vLLM supports on every CPU."""
 NUM_BLOCKS = 48
 LIMITS = SchedulerConfig(max_num_batched_tokens=256, max_num_seqs=8, max_model_len=512)
 MODEL = ModelConfig(
@@ -56,7 +56,7 @@ class Run:
 
 
 def make_work(num_requests: int = 200, seed: int = 10) -> Work:
-    """Return prompts that begin like one of eight texts, and how long their answers are.
+    """Return prompts that begin like one of eight texts, and the lengths of their answers.
 
     Every tenth request repeats the one before it: while both write the same answer, they fill blocks with one hash.
     With this seed the two likeliest tokens are never closer than 4e-4, so that no processor's rounding chooses another.
@@ -83,7 +83,7 @@ def make_model() -> TinyLlama:
 
 
 class _Listener:
-    """Keeps the events of each step that had some."""
+    """Keeps the events of each step with events."""
 
     def __init__(self) -> None:
         self.batches: list[list[AnyEvent]] = []

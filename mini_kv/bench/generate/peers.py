@@ -20,7 +20,7 @@ from mini_kv.bench.generate.setup import CPU, Setup, greedy, table
 from mini_kv.bench.measure import Run, take_turns
 from mini_kv.engine.contiguous import NoCache
 
-TITLE = "whole prompts and answers, beside transformers and vLLM on the same model"
+TITLE = "whole prompts and answers, compared with transformers and vLLM on the same model"
 OURS = "mini_kv"
 CONTINUOUS = "continuous batching"
 _ALONE = "one by one"
@@ -36,11 +36,11 @@ Tokens = list[list[int]]
 Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
 """Answers all prompts and returns the seconds and the answers."""
 FindPeers = Callable[[Setup], tuple[dict[str, Once], dict[str, str]]]
-"""Returns the available ways, and why the others are missing."""
+"""Returns the available ways, and the reasons why other ways are missing."""
 
 
 def run(setup: Setup, find_peers: FindPeers | None = None) -> list[dict[str, Any]]:
-    """Return one row per workload, beside what `find_peers` finds: transformers and vLLM, unless another is passed."""
+    """Return one row per workload, with the results of the peers of `find_peers`, by default transformers and vLLM."""
     with ExitStack() as stack:
         stack.enter_context(_quiet_transformers())
         peers, missing = find_peers(setup) if find_peers else _installed_peers(setup, stack)
@@ -97,7 +97,7 @@ def _without_alone(peers: dict[str, Once]) -> dict[str, Once]:
 
 
 def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, Tokens], failed: dict[str, str]) -> Run:
-    """Return a run that notes the answers, or the error, so that a failing peer does not affect the others."""
+    """Return a run that records the answers, or the error, so that a failing peer does not affect other peers."""
 
     def run_once() -> dict[str, float]:
         if name in failed:
@@ -186,7 +186,7 @@ def _continuous(setup: Setup, model: Any, settings: Any) -> Once:
                 if result is not None and result.is_finished():
                     answers[result.request_id] = list(result.generated_tokens)
                 elif result is None and not manager.is_running():
-                    raise RuntimeError("its thread has died")
+                    raise RuntimeError("its thread has ended")
             seconds = setup.clock() - begin
         return seconds, [answers[name] for name in names]
 

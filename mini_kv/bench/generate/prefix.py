@@ -1,6 +1,6 @@
-"""Prompts that begin alike: computed each time, shared while they are new, and found from the last time.
+"""Prompts with equal prefixes: computed each time, shared within a round, and found from the round before.
 
-The workload is a few long beginnings (instructions, a document) and many prompts with each. All arrive at once.
+The workload is a few long prefixes (instructions, a document) and many prompts with each. All arrive at once.
 """
 
 from statistics import median
@@ -32,7 +32,7 @@ def run(setup: Setup) -> list[dict[str, Any]]:
 
 
 def workload(setup: Setup, seed: int) -> list[list[int]]:
-    """Return the prompts of one round: each round has its own ends, and the same beginnings."""
+    """Return the prompts of one round. Each round has the same prefixes and its own ends."""
     num_beginnings, num_each, shared, own = setup.sizes.prefix
     beginnings = setup.prompts(num_beginnings, shared)
     ends = setup.prompts(num_beginnings * num_each, own, seed=seed)

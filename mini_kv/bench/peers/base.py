@@ -5,7 +5,7 @@ An adapter does exactly the work of its engine's scheduler, so the same work is 
     submit   make a request from a prompt, hash its full blocks if the engine does so here
     admit    look the prompt up, take its blocks, and enter the full ones in the index
     decode   one step of many requests: a slot for one token each, the ids of new blocks, then the sampled token
-    finish   give the blocks back
+    finish   free the blocks
 
 The engines differ. nano-vllm hashes blocks in `admit` (twice on a hit) instead of `submit`, and enters them after the
 step, which is part of `admit` and `decode` here. Its runner reads the table of ids in place. The others send only the

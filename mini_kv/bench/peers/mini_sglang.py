@@ -45,7 +45,7 @@ class MiniSGLang(Peer):
         return _SGLangCache(self, num_blocks, block_size)
 
     def pool(self, num_blocks: int) -> Any:
-        """Return a cache manager: a free page is a number in a tensor."""
+        """Return a cache manager. A free page is a number in a tensor."""
         return _SGLangCache(self, num_blocks, 16).manager
 
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
@@ -108,7 +108,7 @@ class _SGLangCache(Cache):
         return _Request(self.sglang.pending(request_id, prompt, self.sampling_params))
 
     def admit(self, request: _Request) -> int:
-        """Do what `PrefillAdder` does for a request that fits, and its scheduler before and after the step."""
+        """Do the work of `PrefillAdder` for a request that fits, and of its scheduler before and after the step."""
         manager, tables, pending = self.manager, self.tables, request.pending
         if pending.input_len > _MAX_TOKENS or tables.available_size == 0:
             raise NoSuchWorkError(f"its page table is {_MAX_REQUESTS} requests of {_MAX_TOKENS:,} tokens here")

@@ -1,7 +1,7 @@
 """Interface of admission strategies: the number of blocks that must stay free when a new request is admitted.
 
-A new request that fits now may still be admitted too early. Running requests grow by a token per step. If the new one
-took the last block, one of them is soon preempted and computes all of its tokens again. Reserved blocks prevent that.
+A new request that fits now may still be admitted too early. Running requests grow by a token per step. If it took
+the last block, a request is soon preempted and computes all of its tokens again. Reserved blocks prevent that.
 They have no other use. `mini_kv.policy.admission_strategies` has more strategies.
 """
 
@@ -13,9 +13,9 @@ from mini_kv.core.request import Request
 
 
 class AdmissionPolicy(Protocol):
-    """Decides when a waiting request may enter. An idle engine does not ask it and admits any request that fits.
+    """Decides when a waiting request may enter. An idle engine does not use it and admits any request that fits.
 
-    That rule is in the scheduler, not in the strategy, so that no strategy can stop the engine forever.
+    The rule for an idle engine is in the scheduler, so that no strategy can stop the engine forever.
     """
 
     @property

@@ -5,7 +5,7 @@
     update_from_output(output, sampled_token_ids) <--- the next token of each request that got one
 
 Nothing else is exchanged, so a worker can be another process. A cache outside the engine (vLLM: a KV connector) uses
-the same messages: its half at the scheduler writes `kv_connector_metadata`, its half at the worker reads it.
+the same messages: its scheduler half writes `kv_connector_metadata`, and its worker half reads it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ class NewRequestData:
 
     request_id: str
     token_ids: Sequence[int]
-    """Prompt, and the output before a preemption."""
+    """Prompt, then the output before a preemption."""
     block_ids: tuple[list[int], ...]
     """Its block tables, per group."""
     num_computed_tokens: int
@@ -32,7 +32,7 @@ class NewRequestData:
 class CachedRequestData:
     """Changes of the requests that the worker knows, since their last step: one list per field.
 
-    One object serves all of them, because one per request would cost as much as its slots. Source: vLLM
+    All requests share one object: an object per request would cost as much as allocating its slots. Source: vLLM
     `CachedRequestData` (v1/core/sched/output.py).
     """
 
@@ -77,7 +77,7 @@ class SchedulerOutput:
     finished_req_ids: list[str] = field(default_factory=list)
     """Requests that ended since the last step. The worker may drop them."""
     kv_connector_metadata: object = None
-    """Moves between the pool and the tiers below it, for the connector's half at the worker. Usually `None`."""
+    """Moves between the pool and the tiers below it, for the connector's worker half. Usually `None`."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

@@ -35,7 +35,7 @@ class RequestQueue(Protocol):
         """Remove and return the next request. Raises `IndexError` if none waits."""
 
     def prepend_request(self, request: Request) -> None:
-        """Put back a request that was served before, before all requests that arrived after it."""
+        """Put back a request that was running. It precedes all requests that arrived after it."""
 
     def remove_request(self, request: Request) -> None:
         """Remove a request at any position. Costs O(waiting)."""
@@ -52,7 +52,7 @@ class FCFSRequestQueue(deque[Request]):
     """First come, first served: new requests at the end, preempted requests at the front."""
 
     def add_request(self, request: Request) -> None:
-        """Put a request at the end."""
+        """Add a request at the end."""
         self.append(request)
 
     def peek_request(self) -> Request:

@@ -13,7 +13,7 @@ class Step:
     token_budget: int
     output: SchedulerOutput = field(default_factory=SchedulerOutput)
     requests: dict[str, Request] = field(default_factory=dict)
-    """The requests in it. An aborted one stays, so that a new request with the same id is not mistaken for it."""
+    """The step's requests. An aborted one stays, so that a new request with the same id is not mistaken for it."""
     long_prefill_token_threshold: int = 0
     before_results: list[tuple[Request, int, int]] = field(default_factory=list)
     """Each request with results that are being applied, with its earlier numbers of tokens and of block hashes."""

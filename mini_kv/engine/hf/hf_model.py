@@ -107,7 +107,7 @@ class HuggingFaceModel:
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         self.eos_token_ids = _eos_token_ids(model)
-        """Tokens that end a text, as generation_config.json says; a chat model may have several."""
+        """Tokens that end a text, from generation_config.json. A chat model may have several."""
         self._has_latents = bool(getattr(config, "kv_lora_rank", None))
         self._layers = self._ask_layers(config.num_hidden_layers)
         if right is not None:
@@ -170,7 +170,7 @@ class HuggingFaceModel:
         return [owners[number] for number in range(len(owners))]
 
     def _check_against(self, right: Tensor) -> None:
-        """Raise `ConfigError` unless the logits are these, and a window that the config speaks of is one of a layer."""
+        """Raise `ConfigError` unless the logits equal `right`, and the layers with a window are those of the config."""
         tokens = torch.arange(len(right), device=self.device)
         ours = self.forward(tokens % self.vocab_size, tokens, NoCache(), tokens)
         off = float((ours - right).abs().max() / right.abs().max())
@@ -210,9 +210,8 @@ def check_config(config: dict[str, Any], *, untested: bool = False) -> None:
     """Refuse what cannot work, as soon as `config.json` is known.
 
     Raises:
-        ConfigError: an architecture that is not in `SUPPORTED`, unless it may be `untested` and nothing is known to be
-            in its way; sizes that are none, attention to later tokens, RoPE
-            that depends on the batch, or quantised weights.
+        ConfigError: the architecture is not in `SUPPORTED`, unless it may be `untested` and no obstacle is known. Or it
+            has invalid sizes, attention to later tokens, RoPE that depends on the batch, or quantised weights.
     """
     model_type = config.get("model_type")
     why = _reason(config)
@@ -238,7 +237,7 @@ def check_config(config: dict[str, Any], *, untested: bool = False) -> None:
 
 
 def _check_sizes(text: dict[str, Any]) -> None:
-    """Raise `ConfigError` for a size that is no positive whole number, and for an unknown dtype."""
+    """Raise `ConfigError` for a size that is not a positive whole number, and for an unknown dtype."""
     for name in SIZES:
         value = text.get(name)
         per_layer = value if name == "intermediate_size" and isinstance(value, list) else [value]  # as in Gemma 3n
@@ -250,7 +249,7 @@ def _check_sizes(text: dict[str, Any]) -> None:
 
 
 def _object(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a setting that has settings of its own; empty if it is left out, or null."""
+    """Return a setting that is an object, or an empty dict if it is left out or null."""
     value = config.get(name)
     if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{name} is {value!r}, it must be an object")
@@ -258,7 +257,7 @@ def _object(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _reason(config: dict[str, Any]) -> str:
-    """Return the obstacle of a well-known kind of model; empty if none is known."""
+    """Return the known obstacle of this kind of model, or an empty string."""
     if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
         return "cross attention reads an encoder's keys, which are not in the KV cache"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
@@ -272,7 +271,7 @@ def _reason(config: dict[str, Any]) -> str:
 
 
 def _rope_types(parameters: dict[str, Any]) -> list[str]:
-    """Return the kinds of RoPE; a hybrid model has parameters for each kind of layer."""
+    """Return the kinds of RoPE. A hybrid model has parameters for each kind of layer."""
     nested = [value for value in parameters.values() if isinstance(value, dict)]
     return [str(each.get("rope_type") or each.get("type")) for each in nested or [parameters]]
 
@@ -293,7 +292,7 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Witness:
-    """An `Attend` that keeps nothing and returns zeros, but notes which layers called, and the sizes of their heads."""
+    """An `Attend` that keeps nothing and returns zeros, but records the calling layers and their head sizes."""
 
     layers: list[_Layer] = field(default_factory=list)
 
@@ -309,7 +308,7 @@ class _Witness:
 def owning_layer(module: Any) -> int:
     """Return the number of the layer whose keys and values this layer reads. Usually it is the layer itself.
 
-    A layer that shares KV reads the last layer of its kind that has some, and gets its keys and values again. So all
+    A layer that shares KV reads the last layer of its kind that owns KV, and is passed the same keys and values. So all
     these layers share one allocation. Source: transformers `Gemma3nTextConfig.kv_sharing_modes`; vLLM
     `add_kv_sharing_layers_to_kv_cache_groups` (v1/worker/utils.py).
     """
@@ -334,14 +333,14 @@ def _attention_function(
     """Pass one layer's queries, keys and values to the step's `Attend`. The signature is transformers'.
 
     Args:
-        module: the layer's attention; `layer_idx` is its number.
+        module: the layer's attention. Its number is `layer_idx`.
         query: `[1, num_heads, num_tokens, head_size]`, rotated.
         key: `[1, num_kv_heads, num_tokens, head_size]`, rotated.
         value: the same shape.
         attention_mask: always `None`: for a name without a mask function transformers builds none.
         more: `scaling`, `sliding_window` (the token's own included), `softcap` as in Gemma 2, `s_aux` (the sinks of
-            GPT-OSS), each only where the architecture has it; `mini_kv_attend` and `mini_kv_latents`, which
-            `HuggingFaceModel.forward` sent along; and dropout, which is 0 outside training.
+            GPT-OSS), each only if the architecture has it. Also `mini_kv_attend` and `mini_kv_latents`, which
+            `HuggingFaceModel.forward` passes, and dropout, which is 0 outside training.
     """
     attend: Attend | None = more.get("mini_kv_attend")
     if attend is None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 OURS = r" ?[A-Za-z]+|[0-9]| ?[^ \n0-9A-Za-z]+|[ \n]+"
-"""How the small model's tokenizer cuts: words and signs, with the space before them; digits one by one; white space."""
+"""How the small model's tokenizer splits a text: words and signs with the space before them, digits, white space."""
 GPT_2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""How GPT-2 cuts a text into pieces: words and numbers with the space before them, signs, what white space is left."""
+"""How GPT-2 splits a text: words, numbers and signs with the space before them, and the remaining white space."""
 
 _SHORT_FORMS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SIGNS_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -38,7 +38,7 @@ KNOWN_PATTERNS = {
 
 
 def patterns_in(data: Any) -> Iterator[Any]:
-    """Yield every pattern in a parsed `tokenizer.json`: whatever stands under the key "Regex", at any depth."""
+    """Yield every pattern in a parsed `tokenizer.json`: the values of the key "Regex", at any depth."""
     if isinstance(data, dict):
         if "Regex" in data:
             yield data["Regex"]

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it and return 0, or 2 if that is not possible."""
+    """Write the address and return 0, or 2 if that is not possible."""
     try:
         root = find_checkout(Path.cwd())
         sys.path.insert(0, str(root / "book"))  # the book's package is in no wheel

@@ -39,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
         return 2
     print("\n".join(map(printable, told)))
     print(f"with names, for you: {folder / 'gradebook.csv'}, {folder / 'gradebook.html'}")
-    print(f"without names, for the wall: {folder / 'wall.html'}")
+    print(f"without names, for the class: {folder / 'wall.html'}")
     return 0

@@ -75,7 +75,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _tell(mark: Mark) -> None:
-    """Print a line: the student, the lab, the points, the code that ran, and its doubts."""
+    """Print a line: the student, the lab, the points, the code that ran, and the reasons to review it."""
     why = f"  {mark.status}: {mark.why[0][:100]}" if mark.why else f"  {mark.status}" * (mark.status != "graded")
     more = f" (and {len(mark.why) - 1} more)" if mark.why[1:] else ""
     ran = f"  ran {mark.ran}" if mark.ran else "  no code ran"

@@ -13,7 +13,7 @@ from mini_kv.labkit.learner_state import State, read_state, update_state
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the lab and the function."""
     add_lab_argument(parser)
-    parser.add_argument("function", metavar="FUNCTION", nargs="?", help="default: the one at fault in your last run")
+    parser.add_argument("function", metavar="FUNCTION", nargs="?", help="default: your last run's faulty function")
 
 
 def run(args: argparse.Namespace) -> int:

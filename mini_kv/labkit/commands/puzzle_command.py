@@ -14,7 +14,7 @@ from mini_kv.viz.text import LEGEND, draw_state
 
 OTHERS = "or: again, hint, quit"
 UNBROKEN = "\N{NO-BREAK SPACE}"
-"""Joins the words of a call while lines are filled."""
+"""Joins the words of a call, so that no line break separates them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -84,7 +84,7 @@ def _story_titles() -> list[str]:
 def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
     """Play a scenario and write its calls with their changes. Raises `ValueError` if that cannot be done."""
     if of_a_lab:
-        raise ValueError("--events writes a scenario; a lab's test is told in the terminal or as a page (--html)")
+        raise ValueError("--events writes a scenario; a lab's test is shown in the terminal or as a page (--html)")
     player = ScenarioPlayer(load_scenario(args.name))
     for _ in player.play():
         pass
@@ -95,7 +95,7 @@ def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
 def _write_svg(args: argparse.Namespace, of_a_lab: bool) -> None:
     """Write the scenario as a picture of all its steps. Raises `ValueError` if that cannot be done."""
     if of_a_lab:
-        raise ValueError("--svg draws a scenario; a lab's test is told in the terminal or as a page (--html)")
+        raise ValueError("--svg draws a scenario; a lab's test is shown in the terminal or as a page (--html)")
     write_file(args.svg, moving_svg(story_data(load_scenario(args.name))) + "\n")
     print(f"wrote {args.svg}")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from mini_kv.labkit.lab import Lab
 
 CANARY = "(canary)"
-"""The function that the tests name which no code can pass."""
+"""The function that the tests below name. No code can pass these tests."""
 
 
 CANARIES = f'''

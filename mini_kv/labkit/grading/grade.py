@@ -65,9 +65,9 @@ class Grader:
 
         Args:
             labs: to be graded.
-            walls: around each process.
+            walls: the isolation of each process.
             seconds: CPU seconds of one lab's process. Its wall-clock limit is twice that, plus 10.
-            accepted: `STUDENT/LAB` whose code may run despite objections.
+            accepted: each `STUDENT/LAB` whose code may run despite objections.
         """
         self.labs, self.walls, self.seconds, self.accepted = labs, walls, seconds, set(accepted)
         self.tests = {lab.lab_id: self._expected(lab) for lab in labs}
@@ -233,7 +233,7 @@ class _Ran:
         return doubts + (["a test that no code can pass has not failed"] if wrong else [])
 
     def hear(self, report: bytes, word: str) -> None:
-        """Read the lines of the report. A line with a wrong first word or format is a doubt."""
+        """Read the lines of the report. A line with a wrong first word or format is recorded as a doubt."""
         for line in report.decode(errors="replace").splitlines():
             begin, _, rest = line.partition(" ")
             try:

@@ -242,5 +242,5 @@ def _git(where: Path, *words: str) -> bytes:
         errors.seek(0)
         told = errors.read(200).decode(errors="replace").strip()
     if git.returncode:
-        raise HandInError(f"git says: {told or 'nothing; it was stopped'}")
+        raise HandInError(f"git printed: {told or 'nothing; it was stopped'}")
     return said

@@ -91,11 +91,11 @@ class _Look:
         """Class, or "", and name of each function that the lab teaches."""
         self.given = set(_imports(starter))
         self.imported = {name: module for module, name in _bound(tree)}
-        """The module behind each name that an import binds, and behind each other word for it."""
+        """The module of each name that an import binds, and of each other name for the same object."""
         for _ in range(3):
             self.imported |= dict(self._other_words())
         self.modules = dict(_modules(tree))
-        """The module behind each name that is bound to a whole module."""
+        """The module of each name that is bound to a whole module."""
         self.made = {name for node in self.nodes for name in _binds(node)}
         self.bases, self.harmless = _in_bases(self.nodes), _harmless(self.nodes, PLAIN - self.made)
         self.owners = {id(node.value) for node in self.nodes if isinstance(node, ast.Attribute)}
@@ -161,7 +161,7 @@ class _Look:
 
     def _alias(self, node: ast.alias) -> Found:
         if node.name == "dataclass" and node.asname:
-            yield node, "says dataclass, and not above a class"
+            yield node, "uses dataclass, but not as a class decorator"
 
     def _is_free(self, module: str, name: str) -> bool:
         if module.partition(".")[0] == "mini_kv":
@@ -174,17 +174,17 @@ class _Look:
     def _name(self, node: ast.Name) -> Found:
         yield from ((node, words) for words in _inside(node.id))
         if node.id == "getattr" and id(node) not in self.harmless:
-            yield node, "says getattr, and the name is made when it runs"
+            yield node, "uses getattr with a name that is computed at run time"
         elif node.id == "type" and id(node) not in self.harmless:
-            yield node, "says type for more than a comparison"
+            yield node, "uses type for more than a comparison"
         elif node.id == "super" and id(node) not in self.harmless:
-            yield node, "says super for more than a method"
+            yield node, "uses super for more than a method"
         elif node.id in self.modules and id(node) not in self.owners:
             yield node, f"passes {self.modules[node.id]} on"
         elif node.id == "dataclass" and id(node) not in self.decorators:
-            yield node, "says dataclass, and not above a class"
+            yield node, "uses dataclass, but not as a class decorator"
         if isinstance(node.ctx, ast.Del) and self._teaches(node.id):
-            yield node, f"takes {node.id} away again"
+            yield node, f"deletes {node.id}"
 
     def _constant(self, node: ast.Constant) -> Found:
         """Object to a string with the name of an internal attribute. A string with spaces is only a sentence."""
@@ -192,7 +192,7 @@ class _Look:
             yield from ((node, words) for name in re.findall(r"__\w+?__", node.value) for words in _inside(name))
 
     def _attribute(self, node: ast.Attribute) -> Found:
-        yield from ((node, words) for words in _inside(node.attr) or ["says getattr"] * (node.attr == "getattr"))
+        yield from ((node, words) for words in _inside(node.attr) or ["uses getattr"] * (node.attr == "getattr"))
         yield from ((node, words) for words in self._odd(node))
         root, whole = _root(node), self._module_of(node.value)
         module = self.imported.get(root.id, "") if isinstance(root, ast.Name) else ""
@@ -213,9 +213,9 @@ class _Look:
             yield node, f"changes {_shown(node)}, which is not its own"
 
     def _odd(self, node: ast.Attribute) -> Iterator[str]:
-        """Yield the objections to an attribute that does more than its name says."""
+        """Yield the objections to an attribute that does more than its name suggests."""
         if node.attr == "format" and not (isinstance(node.value, ast.Constant) and _names_no_inside(node.value.value)):
-            yield "says format, and fields can name the inside of something"
+            yield "uses format, whose fields can read attributes of an object"
         if node.attr in ("load", "save") and self._module_of(node.value) in ("torch", "numpy"):
             yield f"reads or writes a file: {_shown(node)}"
         if node.attr == "name" and not isinstance(node.ctx, ast.Load) and "dataclasses" in self.imported.values():
@@ -223,9 +223,9 @@ class _Look:
         if node.attr in OF_THE_TESTS - self.made:
             yield f"uses an attribute of the tests: {node.attr}"
         if isinstance(node.ctx, ast.Del) and self._teaches(node.attr):
-            yield f"takes {node.attr} away again"
+            yield f"deletes {node.attr}"
         if node.attr == "dataclass" and id(node) not in self.decorators:
-            yield "says dataclass, and not above a class"
+            yield "uses dataclass, but not as a class decorator"
 
     def _is_open(self, module: str, name: str) -> bool:
         """Return whether this attribute of a whole module may be read."""
@@ -349,7 +349,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _bound(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the module behind each name that an import binds."""
+    """Yield the module of each name that an import binds."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names)
@@ -378,7 +378,7 @@ def _file_of(module: str) -> Path | None:
 
 @lru_cache
 def _public(module: str) -> frozenset[str]:
-    """Return the names that a module gives: those that it defines, or of the standard library, that it documents."""
+    """Return the public names of a module: those that it defines, or documents if it is in the standard library."""
     file = _file_of(module)
     if file is not None:
         names = [name for node in ast.parse(file.read_bytes()).body for name in _defines(node)]

@@ -31,7 +31,7 @@ def bare(line: str) -> str:
 
 
 def bare_text(text: str) -> str:
-    """Return all lines of a text in this form, one after the other."""
+    """Return all lines of a text in the form of `bare`, joined."""
     return "".join(bare(line) for line in text.splitlines())
 
 

@@ -1,7 +1,7 @@
 """Compiles a learner's kernels with Triton's compiler, for a GPU that need not be present.
 
 The interpreter accepts all Python. The compiler does not. So the launchers run once more, in a separate process, with
-plain triton and a driver that names a GPU without having one. Each kernel that they start is compiled but not run. A
+plain triton and a driver that names a GPU that is not present. Each kernel that they start is compiled but not run. A
 compiled kernel has a `Card` with its resources. The process reads the file's path and the calls from stdin, pickled,
 and writes JSON. With `--keep` it accepts many requests, because the audit sends hundreds of them.
 """

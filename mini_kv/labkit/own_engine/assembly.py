@@ -185,12 +185,12 @@ class AdmittingManager:
     """Wraps the learner's manager, and adds admission of new requests, their statistics, and the lookup."""
 
     def __init__(self, slots: Any, lookup: KVCacheManager) -> None:
-        """Take lab-06's manager, and one over the same pool that looks up."""
+        """Take lab-06's manager, and a manager over the same pool for lookups."""
         self._slots = slots
         self._lookup = lookup
 
     def __getattr__(self, name: str) -> Any:
-        """Return the attribute of the learner's manager: all but the methods below."""
+        """Return an attribute of the learner's manager, for every name except the methods below."""
         return getattr(self._slots, name)
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
@@ -236,7 +236,7 @@ class AbortsFirst:
         self._scheduler = scheduler
 
     def __getattr__(self, name: str) -> Any:
-        """Return the attribute of the learner's scheduler: all but the method below."""
+        """Return an attribute of the learner's scheduler, for every name except the method below."""
         return getattr(self._scheduler, name)
 
     def update_from_output(

@@ -86,7 +86,7 @@ class OwnAttend:
     def _attend(
         self, query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions
     ) -> Tensor:
-        """Return attention by lab-09, for requests with one new token and with several; by the engine for the rest."""
+        """Return attention by lab-09. The engine computes requests whose part (decode or prefill) the lab lacks."""
         decode, prefill = self._own.decode, self._own.prefill
         if decode is None or prefill is None:
             out, _ = paged_attention(query, kv_cache, metadata, options, backend=self._backend)

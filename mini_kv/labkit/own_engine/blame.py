@@ -38,7 +38,7 @@ class Search:
                 if name in self._blamed:
                     break
         lines = [f"With {name} from mini_kv the text is right: {self._parts[name].place}" for name in healers]
-        return lines if len(lines) < 2 else ["Any one of these helps, so look where two of them meet.", *lines]
+        return lines if len(lines) < 2 else ["Replacing any of these helps. Check the calls between them.", *lines]
 
     def _whole_labs(self) -> list[str]:
         """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""

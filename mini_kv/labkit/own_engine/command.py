@@ -111,7 +111,7 @@ def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usab
     num_tokens = sum(map(len, reference.said.values()))
     same = f"The same words as mini_kv's own: {num_tokens} tokens, {len(parts)} of {num_usable} parts from the labs."
     if not all(difference <= TOLERANCE for difference in differences):  # NaN is no small number
-        return [same, f"That was luck: the logits behind them differ by up to {max(differences):.2g}."], False
+        return [same, f"That was luck: the logits of these tokens differ by up to {max(differences):.2g}."], False
     return [same, *hits(trial, reference), "The labs' tests check more cases."], True
 
 

@@ -47,12 +47,12 @@ class Found:
 def find_parts(
     choice: str, labs: Sequence[Lab], invocation_dir: Path, model: str, limit: float = STEP_LIMIT_S
 ) -> list[Found]:
-    """Return every part found in the learner's files. An error in a file is noted, not raised.
+    """Return every part found in the learner's files. An error in a file is stored, not raised.
 
     Args:
         choice: `starter`, `solution` or a folder, as in LAB_IMPL.
         labs: all labs.
-        invocation_dir: what a relative path is relative to.
+        invocation_dir: base of a relative path.
         model: the kind of model that is to run, a key of `NOT_FOR`.
         limit: seconds in which a file must be loaded.
     """
@@ -77,10 +77,10 @@ def own_parts(found: Iterable[Found]) -> OwnParts:
 
 
 class LabFile:
-    """The learner's file of one lab, loaded as far as it goes."""
+    """The learner's file of one lab, loaded as far as possible."""
 
     def __init__(self, lab: Lab, choice: str, num_labs: int, invocation_dir: Path, limit: float) -> None:
-        """Load the file. If that fails, note the reason."""
+        """Load the file. If that fails, store the reason."""
         self.lab = lab
         self.source = self.problem = ""
         self.module: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""The parts of a learner's engine, for `mini-kv serve --labs PATH`: the command joins the two."""
+"""The learner's parts for `mini-kv serve --labs PATH`. The command passes them to the server's engine."""
 
 import os
 from pathlib import Path

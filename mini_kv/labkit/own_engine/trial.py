@@ -100,10 +100,10 @@ class Trial:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Return the error that made a step fail, if this one was raised while the step's requests were being aborted.
+    """Return the error that made a step fail, if `error` was raised while the step's requests were being aborted.
 
-    Python keeps it as the context of the later one. Errors that the learner's code raised and caught itself never
-    reached the engine's loop. If such errors are the context of another one, the last error counts.
+    Python keeps the first error as the context of the later one. A context that the learner's code caught itself never
+    reached the engine's loop, so it is not the cause.
     """
     while error.__context__ is not None and _reached_the_loop(error.__context__):
         error = error.__context__

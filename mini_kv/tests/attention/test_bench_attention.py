@@ -120,9 +120,9 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
 
 
 def test_the_header_says_why_vllm_is_not_measured(tmp_path):
-    assert cpu_peers.obstacle_at(None) == "MINI_KV_VLLM_PYTHON names no Python that has it"
+    assert cpu_peers.obstacle_at(None) == "MINI_KV_VLLM_PYTHON does not name a Python that has it"
     python = str(tmp_path / "bin" / "python")
-    assert cpu_peers.obstacle_at(python) == f"MINI_KV_VLLM_PYTHON names {python}, beside which there is no vllm"
+    assert cpu_peers.obstacle_at(python) == f"MINI_KV_VLLM_PYTHON names {python}, but no vllm is installed there"
 
 
 def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fit():

@@ -169,11 +169,14 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
 
 def test_a_model_that_vllm_does_not_take_is_said_to_be_none(setup, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert vllm_peer.obstacle(setup) == "MINI_KV_VLLM_PYTHON names no Python that has it"
+    assert vllm_peer.obstacle(setup) == "MINI_KV_VLLM_PYTHON does not name a Python that has it"
     monkeypatch.setenv(VARIABLE, sys.executable)
     assert vllm_peer.obstacle(setup) is None
     narrow = TinyLlama(dataclasses.replace(setup.model.config, head_dim=16))
-    assert vllm_peer.obstacle(dataclasses.replace(setup, model=narrow)) == "it takes no heads of 16: try another shape"
+    assert (
+        vllm_peer.obstacle(dataclasses.replace(setup, model=narrow))
+        == "it does not support heads of 16: try another shape"
+    )
 
 
 def test_the_worker_gets_a_checkpoint_and_prompts_and_its_answers_are_taken(setup, monkeypatch, tmp_path):

@@ -283,7 +283,7 @@ def test_right_words_from_wrong_numbers_are_called_luck(capsys, tmp_path):
     _, below = generate(capsys, folder, status=1, max_tokens=2)
     said, luck, blame = below.splitlines()[-3:]
     assert said == "The same words as mini_kv's own: 2 tokens, 5 of 17 parts from the labs."
-    assert re.fullmatch(r"That was luck: the logits behind them differ by up to 0\.\d+\.", luck)
+    assert re.fullmatch(r"That was luck: the logits of these tokens differ by up to 0\.\d+\.", luck)
     assert blame == "With all of lab-09 from mini_kv the text is right. Run its tests."
 
 

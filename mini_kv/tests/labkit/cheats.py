@@ -161,7 +161,7 @@ SPIES = {
 ENGINES = {
     "super under another name": (
         "    def free(self, request):\n        engines = super()\n        return engines.free(request)\n",
-        "says super for more than a method",
+        "uses super for more than a method",
     ),
     "super by a text": (
         "    def free(self, request): return getattr(super(), 'free')(request)\n",
@@ -177,11 +177,11 @@ ENGINES = {
     ),
     "a method that is taken away again": (
         "    def free(self, request): pass\n    del free\n",
-        "takes free away again",
+        "deletes free",
     ),
     "a method that is taken away afterwards": (
         "    def free(self, request): pass\ndel KVCacheManager.free\n",
-        "takes free away again",
+        "deletes free",
     ),
     "another class of the name": (
         "    def free(self, request): pass\nclass Second(engine.KVCacheManager): pass\nKVCacheManager = Second\n",

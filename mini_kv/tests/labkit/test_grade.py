@@ -288,7 +288,7 @@ allow = always
     (place / "04.git" / "objects").symlink_to(place / "01.git" / "objects")
     own, fetching, common, linked = find_handins(place, ["lab-05"])
     assert own.code == {"lab-05": b"in git"}
-    assert (fetching.code, fetching.fault[:33], ran.exists()) == ({}, "02.git cannot be read: git says: ", False)
+    assert (fetching.code, fetching.fault[:36], ran.exists()) == ({}, "02.git cannot be read: git printed: ", False)
     for other in (common, linked):
         assert (other.code, other.fault.partition(": ")[2]) == ({}, "it uses objects of another repository")
 
@@ -307,7 +307,7 @@ def test_git_is_stopped_when_it_says_too_much(tmp_path):
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     commit = run_git([*git, *author, "commit-tree", tree, "-m", "x"]).stdout.strip()
     run_git([*git, "update-ref", "HEAD", commit])
-    assert read_handin(bare, ["lab-05"]).fault == "bomb.git cannot be read: git says: nothing; it was stopped"
+    assert read_handin(bare, ["lab-05"]).fault == "bomb.git cannot be read: git printed: nothing; it was stopped"
 
 
 def test_a_hand_in_that_breaks_its_reader_is_held_alone(tmp_path):

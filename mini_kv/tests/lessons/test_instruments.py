@@ -174,10 +174,10 @@ def test_softmax_in_tiles_is_a_softmax():
 def test_a_policy_is_compared_with_the_first_and_with_the_ceiling():
     policies = instruments.policies_by_size(RATES)
     assert says(policies, 1, 0) == (
-        "seen-twice in 1,000 blocks (blue): 15.0% of the tokens are found, +5.0 points beside lru."
+        "seen-twice in 1,000 blocks (blue): 15.0% of the tokens are found, +5.0 points compared with lru."
         " No policy could find more than 20.0% (dashed)."
     )
-    assert "18.0% of the tokens are found, -2.0 points beside lru" in says(policies, 1, 1)
+    assert "18.0% of the tokens are found, -2.0 points compared with lru" in says(policies, 1, 1)
     assert "the policy to beat" in says(policies, 0, 1)
 
 

@@ -27,7 +27,7 @@ def sentences(lever):
 def test_what_the_levers_say_is_what_the_engine_did():
     """Counted another way: a remainder, a replay, the blocks of a window."""
     told = sentences(waste_lever([237, 41, 1180]))
-    assert told["16"] == "14 slots stay empty, 1.0% of what is set aside; the block tables have 92 entries."
+    assert told["16"] == "14 slots stay empty, 1.0% of the reserved slots; the block tables have 92 entries."
     trace = small_trace()
     for num_blocks, sentence in sentences(pool_lever(trace)).items():
         assert (

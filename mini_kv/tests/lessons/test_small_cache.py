@@ -19,12 +19,12 @@ def test_a_life_by_hand():
         cache.pressure(6),
         cache.admit("0..15 300..303"),
     ] == [
-        "A: 0 of 20 tokens were found; new blocks: 1..5. Nothing had to be forgotten.",
-        "B: 16 of 20 tokens were found; new blocks: 6. Nothing had to be forgotten.",
+        "A: 0 of 20 tokens were found; new blocks: 1..5. Nothing had to be evicted.",
+        "B: 16 of 20 tokens were found; new blocks: 6. Nothing had to be evicted.",
         "A is done. Free now, in this order: 5.",
         "B is done. Free now, in this order: 6 4..1.",
-        "stranger 1: 0 of 24 tokens were found; new blocks: 7..10 5 6. Forgotten for it: 5 6.",
-        "C: 16 of 20 tokens were found; new blocks: 6. Forgotten for it: 6.",
+        "stranger 1: 0 of 24 tokens were found; new blocks: 7..10 5 6. Evicted for it: 5 6.",
+        "C: 16 of 20 tokens were found; new blocks: 6. Evicted for it: 6.",
     ]
     assert cache.running == ["C"]
     assert cache.memory == MemoryUse(used=5, cached=5, empty=0)
@@ -44,7 +44,7 @@ def test_a_stranger_stays_until_something_else_is_pressed():
     )
     assert cache.memory.used == 4, "what is no press sends no stranger away"
     cache.pressure(2)
-    assert cache.told[-2] == "stranger 1 leaves. No prompt will ever hit its blocks, but the cache cannot know that."
+    assert cache.told[-2] == "stranger 1 ends. No prompt will ever hit its blocks, but the cache cannot know that."
     assert cache.memory == MemoryUse(used=2, cached=8, empty=0)
     assert cache.finish("stranger 2") == "stranger 2 is not running."
 
@@ -52,9 +52,9 @@ def test_a_stranger_stays_until_something_else_is_pressed():
 def test_presses_as_text_and_prompts_in_turn():
     """What stands behind the questions of notebooks 02, 03 and 04."""
     assert told("admit 0..31", "finish A", "pressure 2", num_blocks=9).splitlines() == [
-        "A: 0 of 32 tokens were found; new blocks: 1..8. Nothing had to be forgotten.",
+        "A: 0 of 32 tokens were found; new blocks: 1..8. Nothing had to be evicted.",
         "A is done. Free now, in this order: 8..1.",
-        "stranger 1: 0 of 8 tokens were found; new blocks: 8 7. Forgotten for it: 8 7.",
+        "stranger 1: 0 of 8 tokens were found; new blocks: 8 7. Evicted for it: 8 7.",
         "2 blocks used, 6 cached, 0 empty. Found so far: 0 of 40 tokens (0.00 %).",
     ]
     assert told() == "0 blocks used, 0 cached, 10 empty. Found so far: 0 of 0 tokens."
@@ -75,7 +75,7 @@ def test_the_other_order_forgets_in_the_other_order():
     cache.admit("0..15 200..203")
     cache.finish("B")
     cache.finish("A")
-    assert cache.pressure(6).endswith("Forgotten for it: 6 5.")
+    assert cache.pressure(6).endswith("Evicted for it: 6 5.")
     assert cache.admit("0..15 100..103").startswith("C: 16 of 20")
 
 
@@ -109,7 +109,7 @@ def test_a_revived_prompt_and_a_stranger_in_between():
     assert cache.admit("0..31").startswith("B: 28 of 32 tokens were found; new blocks: 8.")
     assert cache.memory == MemoryUse(used=8, cached=0, empty=0)
     cache.finish("B")
-    assert cache.pressure(2) == "stranger 1: 0 of 8 tokens were found; new blocks: 8 7. Forgotten for it: 8 7."
+    assert cache.pressure(2) == "stranger 1: 0 of 8 tokens were found; new blocks: 8 7. Evicted for it: 8 7."
     assert cache.admit("0..31").startswith("C: 24 of 32")
 
 

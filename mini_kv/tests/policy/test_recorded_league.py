@@ -19,7 +19,7 @@ def test_every_figure_of_the_prose_stands_in_the_record() -> None:
         "144.8 million tokens",
         f"More than a third of these tokens, {percent(BELADY, 50_000):.1f} %",
         f"5,000 blocks of 512, finds {lru:.1f} %",
-        f"knowing the future is worth {percent(BELADY, 5000) - lru:.1f} points; the best policy gets {twice - lru:.1f}",
+        f"knowing the future is worth {percent(BELADY, 5000) - lru:.1f} points. The best policy gets {twice - lru:.1f}",
         f"At 20,000 blocks it finds {percent('lru', 20_000) - percent('seen-twice', 20_000):.1f} points less",
         f"From 5,000 to 20,000 blocks `lru` gains {percent('lru', 20_000) - lru:.0f} points",
         f"At 5,000 blocks the reversal is worth {reversal:.2f} points",

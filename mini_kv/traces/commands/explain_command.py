@@ -91,7 +91,7 @@ def report(waterfall: Waterfall, causes: list[Cause]) -> list[str]:
     if not causes:
         lines.append("No loss of 3 % or more has a cause that you could remove.")
     if not waterfall.has_tokens:
-        lines += ["", "Cannot be told from hashes:", *(f"  {what}" for what in HIDDEN_BY_HASHES)]
+        lines += ["", "Cannot be determined from hashes:", *(f"  {what}" for what in HIDDEN_BY_HASHES)]
     return lines
 
 

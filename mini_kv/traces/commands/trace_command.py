@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     bring = actions.add_parser("fetch", help="download a published trace, and check its digest")
     bring.add_argument("name", choices=list(PUBLISHED), help="; ".join(f"{n}: {p.about}" for n, p in PUBLISHED.items()))
-    bring.add_argument("--to", type=Path, metavar="FILE", help="the file to write (default: NAME.jsonl, here)")
+    bring.add_argument("--to", type=Path, metavar="FILE", help="the file to write (default: NAME.jsonl in this folder)")
     make = actions.add_parser("make", help="print a trace of tokens, made from a seed")
     make.add_argument("kind", choices=list(KINDS))
     make.add_argument("--num-requests", type=int, default=200, metavar="N", help="number of requests (default: 200)")

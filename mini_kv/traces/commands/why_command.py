@@ -138,12 +138,12 @@ def answer(blocks: Blocks) -> list[str]:
     lines = [f"{blocks.title}: hits end at multiples of {blocks.unit:,} tokens."]
     if isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs) and len(sizes) > 1:
         lines.append(
-            f"{_asked(blocks)} The groups have blocks of {_and(sizes)}, as the kernels of compressed layers want them."
+            f"{_asked(blocks)} The groups have blocks of {_and(sizes)}, as the kernels of compressed layers require."
         )
     elif isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs):
         lines.append(_because_of_one_type(blocks))
     elif sizes == [blocks.flags.block_size]:
-        lines.append(f"Its blocks have {sizes[0]} tokens: all layers keep equally much per token.")
+        lines.append(f"Its blocks have {sizes[0]} tokens: all layers keep equally many bytes per token.")
     elif any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
         lines += _because_of_states(blocks)
     else:
@@ -162,7 +162,7 @@ def answer(blocks: Blocks) -> list[str]:
 def _asked(blocks: Blocks) -> str:
     """Return the block size that was given, or the default, in a sentence."""
     size = blocks.flags.block_size
-    return f"{size} tokens per block are the default." if size == Flags().block_size else f"{size} were asked for."
+    return f"{size} tokens per block are the default." if size == Flags().block_size else f"{size} were requested."
 
 
 def _because_of_one_type(blocks: Blocks) -> str:
@@ -191,7 +191,7 @@ def _because_of_states(blocks: Blocks) -> list[str]:
     grid = state.prefill_checkpoint_alignment or 1
     if isinstance(attention, MLAAttentionSpec):
         lines.append(
-            f"Rounded up to a multiple of {LATENT_STEP}, as kernels that read latent vectors want: {blocks.unit:,}."
+            f"Rounded up to a multiple of {LATENT_STEP}, as kernels that read latent vectors require: {blocks.unit:,}."
         )
     elif blocks.unit % grid == 0 and grid > blocks.flags.block_size:
         why = "where the prefill's kernel can export a state"
@@ -210,10 +210,10 @@ def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
         blocks_needed = "two blocks" if blocks.flags.num_speculative_tokens else "a block"
         note = f"   shorter than {blocks_needed}" if row.num_tokens < blocks.shortest - 1 else ""
         lines.append(f"{row.num_tokens:>10,} {row.repeated:>14,} {row.second:>14,} {row.third:>14,}{note}")
-    lines.append(f"  same prompt: it came before. to share: each request has {TAIL:,} more tokens of its own.")
+    lines.append(f"  same prompt: repeated. to share: each request has {TAIL:,} more tokens of its own.")
     if any(row.second < row.third for row in rows):
-        lines.append("  By default, vLLM keeps states and windows at the ends of prompts, and where requests were")
-        lines.append("  seen to part. The second request shows where, and the third finds it.")
+        lines.append("  By default, vLLM keeps states and windows at the ends of prompts, and where it saw requests")
+        lines.append("  differ. The second request shows this place, and the third finds the blocks.")
     if any(row.third for row in rows):
         lines.append("  If a server finds nothing at a length with a number here, the block size is not the reason.")
     return lines

@@ -1,16 +1,16 @@
-"""What a chat template is given of a chat: what vLLM passes on of a request, and nothing else.
+"""The inputs of a chat template: the fields of a request that vLLM passes to it, and nothing else.
 
     messages                  role, content and name; tool_calls and reasoning of the assistant; tool_call_id of a tool
     tools                     type, and the function's name, description and parameters, in this order
-    documents                 as they are
-    add_generation_prompt     true, unless the request says false
+    documents                 unchanged
+    add_generation_prompt     true, unless the request sets it to false
     continue_final_message    the prompt ends with the last message, which the answer continues
-    reasoning_effort          as it is; it also switches `enable_thinking` on or off
-    chat_template_kwargs      each by its name; those above go first
-    add_special_tokens        whether the tokenizer adds its own to those that the template writes
+    reasoning_effort          unchanged; it also switches `enable_thinking` on or off
+    chat_template_kwargs      each by its name; the fields above take precedence
+    add_special_tokens        whether the tokenizer adds its own special tokens to those of the template
 
-A field that decides the prompt and is not read is refused by its name (`NOT_READ`). All others are ignored, as vLLM
-does: they decide the answer.
+A field that affects the prompt but is not read is refused by its name (`NOT_READ`). All other fields are ignored,
+as in vLLM: they affect only the answer.
 
 Source: vLLM `ChatCompletionRequest.build_chat_params`, `parse_chat_messages` and `safe_apply_chat_template` (version
 0.33), transformers `apply_chat_template` (version 5.23).
@@ -30,7 +30,7 @@ NOT_READ = {
     "system": "a system prompt is the first of the messages",
     "truncate_prompt_tokens": "prompts are read whole",
 }
-"""Fields that decide a prompt and are not read, and why."""
+"""Fields that affect a prompt but are not read, each with the reason."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TEXT_PARTS = {
     "text": "text",
@@ -63,18 +63,18 @@ _OTHER_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class Chat:
-    """What a template and a tokenizer are given."""
+    """The inputs of a template and a tokenizer."""
 
     messages: list[dict[str, Any]]
     inputs: dict[str, Any]
-    """What the template is given besides the messages, by name."""
+    """The template's variables besides the messages, by name."""
     continue_final_message: bool = False
     """Whether the prompt ends inside the last message."""
     add_special_tokens: bool = False
 
 
 def read_chat(fields: Mapping[str, Any]) -> Chat:
-    """Return the chat of a request. Raises `ValueError`, which names the field that is wrong or not read."""
+    """Return the chat of a request. Raises `ValueError` with the name of a wrong or unsupported field."""
     refuse_unread(fields)
     begins = flag(fields, "add_generation_prompt", default=True)
     continues = flag(fields, "continue_final_message", default=False)
@@ -94,7 +94,7 @@ def read_chat(fields: Mapping[str, Any]) -> Chat:
 
 
 def refuse_unread(fields: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a field that decides the prompt and is not read."""
+    """Raise `ValueError` for a field that affects the prompt but is not read."""
     for name, why in NOT_READ.items():
         if fields.get(name) is not None:
             raise ValueError(f"{name} is {quote(fields[name])}: it is not read, {why}")
@@ -109,9 +109,9 @@ def flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def developer_as_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages for a template without the role developer: that of the system, merged at the front.
+    """Return the messages for a template without the role developer: as system messages, merged at the front.
 
-    As vLLM does it. Messages without that role are returned unchanged.
+    vLLM does the same. Messages without that role are returned unchanged.
     """
     if all(message["role"] != "developer" for message in messages):
         return list(messages)
@@ -145,7 +145,7 @@ def _reasoning_effort(fields: Mapping[str, Any]) -> str | None:
 
 
 def _objects(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
-    """Return a list of objects, `None` where it is absent or null."""
+    """Return a list of objects, or `None` if it is absent or null."""
     values = fields.get(name)
     if values is not None and not isinstance(values, list):
         raise ValueError(f"{name} is {quote(values)}: it must be a list")
@@ -176,7 +176,7 @@ def _messages(values: Any) -> list[dict[str, Any]]:
 
 
 def _message(value: Any, name: str) -> dict[str, Any]:
-    """Return a message as the template gets it. What is null is left out: a template would write "None"."""
+    """Return a message for the template. Null fields are left out, because a template would write "None"."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise ValueError(f"{name} is {quote(value)}: it must be an object with a role")
     role = value["role"]
@@ -218,7 +218,7 @@ def _without_billing(text: str) -> str:
 
 
 def _assistant(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields of an assistant's message alone: tool calls, and reasoning under each of its names."""
+    """Return the fields that only an assistant's message has: tool calls, and reasoning under each of its names."""
     found: dict[str, Any] = {}
     calls = value.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
@@ -251,7 +251,7 @@ def _pick(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _arguments(value: Any) -> dict[str, Any]:
-    """Return the arguments of a call. What is not an object becomes an empty one, since a model may have written it."""
+    """Return the arguments of a call. Any value but an object becomes an empty object: a model may have written it."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

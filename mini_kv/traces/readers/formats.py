@@ -1,7 +1,7 @@
-"""The formats of traffic that are read, and which of them a file is in: its first line says so, or `--format`.
+"""The supported formats of traffic. The first line of a file, or `--format`, determines its format.
 
-Every format becomes the same thing: requests, of hashes (`TraceRequest`) or of tokens (`TokenRequest`). Any file may be
-packed by gzip, begin with a byte order mark, and have blank lines; "-" is standard input.
+Every format is read into requests, of hashes (`TraceRequest`) or of tokens (`TokenRequest`). Any file may be
+compressed with gzip, begin with a byte order mark, and have blank lines. "-" is standard input.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.readers.token_trace import parse_tokens
 
 MAX_LINE_BYTES = 1 << 26
-"""Enough for a prompt of five million tokens, as ids and as text."""
+"""The most bytes of a line: enough for a prompt of five million tokens, as ids and as text."""
 
 Parse = Callable[[bytes], TraceRequest | TokenRequest | Logged | None]
-"""Returns the request in a line, or `None` if it holds none. Raises `ValueError`, saying what is wrong."""
+"""Returns the request in a line, or `None` if the line has no request. Raises `ValueError` with the error."""
 
 FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
     "mooncake": lambda _, size: partial(parse_request, block_size=size or mooncake.BLOCK_SIZE),
@@ -43,7 +43,7 @@ FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
     "texts": lambda encoder, _: text_parser(encoder),
     "log": lambda encoder, _: LogParser(encoder),
 }
-"""By name, what makes a parser, given what makes tokens of texts, and tokens per id if the format's are not meant."""
+"""The parser factory of each format. It takes an encoder for texts, and the tokens per id if not the format's."""
 
 _MARKS = {
     "token_ids": "tokens",
@@ -55,7 +55,7 @@ _MARKS = {
     "event": "log",
     "levelname": "log",
 }
-"""A field of the first line, and the format that it stands for; of several the first here counts."""
+"""A field of the first line, and the format that it indicates. If a line has several, the first one here counts."""
 
 READ = (
     "read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, token_ids, prompt, or"
@@ -69,23 +69,23 @@ _OTHER_FILES = {
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
 }
-"""How files begin that are met where traces lie, and what they are."""
+"""The first bytes of other files that are often stored with traces, and their types."""
 _ARRAY = re.compile(rb"\s*\[\s*(?:[\[{\]]|$)")
 _CELL = re.compile(rb"[\w .%/+-]*|[\d :.TZ+-]*")
-"""A name, a number or a time: lines of a log have other signs, too."""
+"""A name, a number or a time. Lines of a log also have other characters."""
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the arguments that `read_traffic` reads."""
-    parser.add_argument("trace", nargs=nargs, help="requests, one per line, or packed by gzip; - is standard input")
-    parser.add_argument("--format", choices=list(FORMATS), help="the trace's format (default: its first line tells)")
+    parser.add_argument("trace", nargs=nargs, help="requests, one per line, plain or in gzip; - is standard input")
+    parser.add_argument("--format", choices=list(FORMATS), help="the trace's format (default: by its first line)")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for prompts that are texts")
     about = "tokens per block (default: 16); of a trace of hashes, tokens per hash (default: the format's, 512 or 16)"
     parser.add_argument("--block-size", type=int, metavar="N", help=about)
 
 
 def read_traffic(args: argparse.Namespace, path: str | None = None) -> Trace:
-    """Return the requests that the arguments ask for, or those of another file in the same format."""
+    """Return the requests that the arguments name, or the requests of another file in the same format."""
     encoder = None if args.tokenizer is None else PromptTokenizer(args.tokenizer)
     return read_requests(args.trace if path is None else path, args.format, encoder, args.block_size)
 
@@ -100,9 +100,9 @@ def read_requests(
 
     Args:
         path: the file.
-        format_name: one of `FORMATS`; `None`: the first line says which.
-        encoder: what makes tokens of texts, for formats that hold them.
-        block_size: tokens that a hash stands for; `None`: as the format says.
+        format_name: one of `FORMATS`. `None`: detected from the first line.
+        encoder: converts texts to tokens, for formats with texts.
+        block_size: tokens per hash. `None`: the format's number.
 
     Raises `ConfigError` for a block size below 1, `TraceError` and `OSError` as `read_trace` does. Costs O(file) time
     and memory.
@@ -124,7 +124,7 @@ def read_requests(
 
 
 class _Parser:
-    """Parses all lines as what was asked for, or as what the first one is."""
+    """Parses all lines in the requested format, or in the format of the first line."""
 
     def __init__(self, format_name: str | None, encoder: Encoder | None, block_size: int | None) -> None:
         self.format_name = format_name
@@ -134,7 +134,7 @@ class _Parser:
         self._parse: Parse | None = None
 
     def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | Logged | None:
-        """Return the request in a line. Raises `ValueError`, saying what is wrong."""
+        """Return the request in a line. Raises `ValueError` with the error."""
         if self._parse is None:
             self.first_line = raw
             self.format_name = self.format_name or recognise(raw)
@@ -143,7 +143,7 @@ class _Parser:
 
 
 def recognise(raw: bytes) -> str:
-    """Return the format that a file's first line is in. Raises `ValueError` if it is in none."""
+    """Return the format of a file's first line. Raises `ValueError` if it is in no known format."""
     if raw.startswith(b"\x80"):
         raise ValueError(f"a pickle, as SGLang dumps requests, may run any code, so it is not read; {HOW_TO_LOG}")
     for begins, what in _OTHER_FILES.items():

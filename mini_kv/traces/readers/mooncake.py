@@ -1,4 +1,4 @@
-"""The trace format of Mooncake: when each request came and which blocks its prompt has, without any text.
+"""The trace format of Mooncake: each request's arrival time and the blocks of its prompt, without any text.
 
 A request is one line of JSON:
 
@@ -9,7 +9,7 @@ A request is one line of JSON:
     output_length   tokens of the answer
     hash_ids        a number for each block of 512 tokens of the prompt; equal numbers mean equal content
 
-Times may have fractions. Traces of others have this format with blocks of another size: `parse_request` is told it.
+Times may have fractions. Other projects' traces have blocks of another size: pass the size to `parse_request`.
 
     prompt          | 0 ......... 511 | 512 ...... 1023 | 1024 .. 1299 |
     hash_ids              46                47               2353        the last block may be partial
@@ -37,7 +37,7 @@ from mini_kv.core.block import BlockHash
 BLOCK_SIZE = 512
 """Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
-"""A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
+"""A line has a few bytes per block. This limit is enough for a prompt of 50 million tokens."""
 NO_REQUEST = "the file has no line that is a request"
 _MAX_NUMBER = 10**15
 """Largest time or length in a line: 10**15 ms are 30,000 years."""
@@ -76,27 +76,27 @@ class TraceError(ValueError):
         super().__init__(f"{path}:{line}: {problem}")
         self.path = path
         self.line = line
-        """Number of the first line that is wrong; the first line is 1."""
+        """Number of the first faulty line, counted from 1."""
         self.problem = problem
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
     """Return the requests of a file, at least one, in its order. Fields beyond the four are ignored.
 
-    The file may be packed by gzip, begin with a byte order mark, and have blank lines; "-" is standard input.
+    The file may be compressed with gzip, begin with a byte order mark, and have blank lines. "-" is standard input.
     The whole file is checked before anything is returned. Costs O(file) time and memory.
 
     Raises:
         TraceError: a line is longer than `MAX_LINE_BYTES`, not UTF-8, not JSON or not an object; lacks a field, or has
-            one of a wrong type or out of range; has not one id a block; is older than the line above; or there is no
-            line at all.
+            one of a wrong type or out of range; does not have one id per block; is older than the line above; or the
+            file has no line.
         OSError: the file cannot be read.
     """
     return read_lines(path, parse_request)
 
 
 class Arrives(Protocol):
-    """What every line of a trace has."""
+    """The fields of every line of a trace."""
 
     @property
     def timestamp(self) -> int:
@@ -111,7 +111,7 @@ def read_lines(
 ) -> list[Line]:
     """Return the results of `parse` for all lines, at least one request. See `read_trace`.
 
-    `parse` returns `None` for a line that is no request, and raises `ValueError`, saying what is wrong with one.
+    `parse` returns `None` for a line that is not a request, and raises `ValueError` for a faulty request.
     """
     trace: list[Line] = []
     line = 0
@@ -135,9 +135,9 @@ def read_lines(
 
 
 def _lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a file, or of standard input for "-", unpacked if they are packed by gzip.
+    """Yield the lines of a file, or of standard input for "-", decompressed if they are compressed with gzip.
 
-    Bytes, since text mode stops at the first byte that is not UTF-8 without saying in which line it is.
+    The lines are bytes, because text mode does not report the line of a byte that is not UTF-8.
     """
     if "\0" in os.fspath(path):
         raise FileNotFoundError(errno.ENOENT, "no path has a NUL byte in it", os.fspath(path))
@@ -161,16 +161,16 @@ def format_request(request: TraceRequest) -> str:
 
 
 def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
-    """Return the block hashes of each request's full blocks; the partial last one has none, since it cannot be cached.
+    """Return the block hashes of each request's full blocks. A partial last block has none: it cannot be cached.
 
         hash_ids    7     8     9           2     8     9
         hashes      1 --- 2 --- 3           4 --- 5 --- 6       two blocks with the id 8, after two prefixes
 
-    A hash stands for an id and everything before it, as a `BlockHash` must: the KV of a block depends on all
-    tokens up to its end. Published ids are like that already (in Mooncake's `synthetic_trace.jsonl` each of
-    the 43,924 ids has one predecessor and one place in the prompt): there the hashes are the ids, renumbered.
-    A trace whose ids stand for the content of a block alone means what it should, too, instead of hitting the
-    KV of another prompt.
+    A hash covers an id and all ids before it, like a `BlockHash`: the KV of a block depends on all
+    tokens up to its end. Published ids already have this property (in Mooncake's `synthetic_trace.jsonl` each of
+    the 43,924 ids has one predecessor and one place in the prompt). There the hashes are the ids, renumbered.
+    In a trace whose ids cover only the content of a block, equal ids after different prefixes get different
+    hashes.
 
     Costs O(ids). Hashes from two calls cannot be compared.
     """
@@ -183,7 +183,7 @@ def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
 def number_prefixes(chains: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return a number for each id and all ids before it, equal for equal prefixes, from 1 on as they first occur.
 
-    Costs O(ids), at the speed of dicts where each id has one predecessor, as in published traces: then an id stands for
+    Costs O(ids). It is fastest if each id has one predecessor, as in published traces, because an id then determines
     its prefix.
     """
     before: dict[int, int | None] = {}
@@ -239,7 +239,7 @@ def milliseconds(fields: Mapping[str, Any]) -> int:
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in a line. Raises `ValueError`, saying what else it is."""
+    """Return the JSON object in a line. Raises `ValueError` for any other content."""
     try:
         value = strict_json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -255,7 +255,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
 
 
 def integer(fields: Mapping[str, Any], name: str, minimum: int) -> int:
-    """Return the integer of this name. Raises `ValueError` if it is missing, another thing or too small."""
+    """Return the integer of this name. Raises `ValueError` if it is missing, not an integer or too small."""
     if name not in fields:
         raise ValueError(f"{name} is missing")
     return checked_integer(fields[name], name, minimum)

@@ -1,12 +1,12 @@
-"""Texts and chats as the tokens that a server makes of them: a `tokenizer.json`, and the chat template beside it.
+"""Converts texts and chats to a server's tokens, with a `tokenizer.json` and the chat template in its folder.
 
     tokenizer.json            text to token ids
-    chat_template.jinja       messages to text; or else
+    chat_template.jinja       messages to text; if it is missing:
     tokenizer_config.json     its chat_template; and the names of special tokens, which a template writes
 
-Needs the extra `tokenizer`: the libraries `tokenizers` and, for chats, `jinja2`. A template is a program from others:
-it runs in jinja2's sandbox. One that asks for the date is told the same day always, so that a trace has the same hits
-tomorrow.
+Needs the extra `tokenizer`: the libraries `tokenizers` and, for chats, `jinja2`. A template is an untrusted program, so
+it runs in jinja2's sandbox. A template that reads the date always gets the same day, so that a trace has the same hits
+every day.
 
 Source: transformers `apply_chat_template` (version 5.23), vLLM `CompletionRequest.add_special_tokens` (version 0.33).
 """
@@ -23,20 +23,20 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.traces.readers.chats import Chat, developer_as_system
 
 TODAY = datetime(2026, 1, 1)
-"""What a template is told that asks for the date."""
+"""The date that every template gets."""
 _MAX_CONFIG_BYTES = 1 << 24
 _END = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Marks where a message ends that the answer continues; transformers' own."""
+"""Marks the end of a message that the answer continues. Source: transformers."""
 
 
 class PromptTokenizer:
-    """Makes tokens of a text or of a chat."""
+    """Converts a text or a chat to tokens."""
 
     def __init__(self, path: Path) -> None:
-        """Read a tokenizer and what lies beside it.
+        """Read a tokenizer and the other files of its folder.
 
         Args:
-            path: a `tokenizer.json`, or the folder where it lies.
+            path: a `tokenizer.json`, or its folder.
 
         Raises:
             ConfigError: a library is missing, or a file is missing or broken.
@@ -54,7 +54,7 @@ class PromptTokenizer:
         self._tokenizer.no_padding()
         self._path = path
         self._templates: dict[bool, Callable[..., str]] = {}
-        """By whether a chat has tools."""
+        """The templates, by whether a chat has tools."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a prompt of text, by default with those that the model expects around it."""
@@ -63,7 +63,7 @@ class PromptTokenizer:
         return ids
 
     def encode_chat(self, chat: Chat) -> list[int]:
-        """Return the tokens of a chat up to where the answer begins.
+        """Return the tokens of a chat up to the beginning of the answer.
 
         Raises `ConfigError` if there is no template, `ValueError` if the template refuses this chat.
         """
@@ -79,7 +79,7 @@ class PromptTokenizer:
 
 
 def _continued(render: Callable[..., str], chat: Chat) -> str:
-    """Return the prompt of a chat that ends inside its last message: all of the text up to where that message ends."""
+    """Return the prompt of a chat that ends inside its last message: the text up to the end of that message."""
     *before, last = chat.messages
     text = render([*before, {**last, "content": last["content"] + _END}], **chat.inputs)
     end = text.rfind(_END.strip())
@@ -92,8 +92,8 @@ def _continued(render: Callable[..., str], chat: Chat) -> str:
 def load_template(tokenizer: Path, *, has_tools: bool) -> Callable[..., str]:
     """Return a function that renders messages, and the other variables of the template by name, to a text.
 
-    Of several templates `has_tools` picks the one for requests with tools. Raises `ConfigError` if there is no template
-    that works.
+    If there are several templates, `has_tools` selects the one for requests with tools. Raises `ConfigError` if no
+    template works.
     """
     config = _read_config(tokenizer.with_name("tokenizer_config.json"))
     source = _template_source(tokenizer, config, has_tools=has_tools)
@@ -156,12 +156,12 @@ def _read_text(path: Path) -> str:
 
 
 def _content(token: Any) -> Any:
-    """Return the text of a special token, which stands there alone or among its settings."""
+    """Return the text of a special token, from a string or from an object with its settings."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Return the value as JSON; jinja2's own filter writes it for HTML."""
+    """Return the value as JSON. jinja2's own filter escapes it for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 

@@ -1,9 +1,9 @@
-"""The trace format of Qwen-Bailian: as Mooncake's, with blocks of 16 tokens, times in seconds, and who follows whom.
+"""The trace format of Qwen-Bailian: as Mooncake's, with blocks of 16 tokens, times in seconds, and each chat's parent.
 
     {"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 40, "output_length": 132,
      "type": "text", "turn": 2, "hash_ids": [1089, 1090, 6326]}
 
-`chat_id`, `parent_chat_id`, `type` and `turn` are not needed for what the cache does, and not looked at.
+`chat_id`, `parent_chat_id`, `type` and `turn` do not affect the cache and are ignored.
 
 Source: github.com/alibaba-edu/qwen-bailian-usagetraces-anon ("KVCache Cache in the Wild", ATC'25).
 """

@@ -1,11 +1,11 @@
-"""Request logs of vLLM and of SGLang, with whatever else a server writes between their lines.
+"""Request logs of vLLM and of SGLang. A server's other lines between them are ignored.
 
-What has to be switched on, since by default neither server writes down a prompt:
+By default neither server logs prompts. These options are needed:
 
     vLLM      --enable-log-requests, VLLM_LOGGING_LEVEL=DEBUG; --enable-log-outputs for the lengths of the answers
     SGLang    --log-requests --log-requests-level 3; --log-requests-format json or text
 
-Lines as vLLM 0.33 writes them (up to 0.11 the prompt stood in the second), and as SGLang 0.5 does:
+Lines of vLLM 0.33 (up to 0.11 the prompt was in the second line), and of SGLang 0.5:
 
     DEBUG 11-24 03:45:12 [...] Request cmpl-7-0 details: prompt: 'the', prompt_token_ids: [3, 17], prompt_embeds ...
     INFO 11-24 03:45:12 [...] Received request cmpl-7-0: params: SamplingParams(...), lora_request: None.
@@ -14,7 +14,7 @@ Lines as vLLM 0.33 writes them (up to 0.11 the prompt stood in the second), and 
     [2026-11-24 03:45:13] Finish: obj=GenerateReqInput(...), out={..., 'meta_info': {'completion_tokens': 3, ...}}
     {"timestamp": "2026-11-24T03:45:12.5", "event": "request.received", "rid": "7", "obj": {"input_ids": [3, 17], ...}}
 
-vLLM's lines do not say a salt or an image: requests that differ in nothing else look equal here.
+vLLM's lines contain no salts and images: requests that differ only in these look equal here.
 
 Source: vLLM `RequestLogger` (version 0.33), SGLang `RequestLogger` (version 0.5.23).
 """
@@ -36,9 +36,9 @@ HOW_TO_LOG = (
     " --log-requests-level 3"
 )
 _OUT_OF_STEP = 60_000
-"""Milliseconds: lines of a server's processes may lie as far apart and still be one log."""
+"""Milliseconds: the largest step back in time between two lines of one log, because a server has several processes."""
 _CUT_TEXT, _CUT_HALF = "...", 1024
-"""What SGLang's level 2 leaves of a long text: this many characters at both ends."""
+"""Number of characters that SGLang's level 2 keeps at each end of a long text."""
 
 _STRING = r"""(?:'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*")"""
 _IDS = r"(?:None|\[[\d, ]*\])"
@@ -56,7 +56,7 @@ _MESSAGE = re.compile(
     r"|Receive OpenAI: obj=|Request \S+ JSON body: "  # begin with what users wrote, and what follows is theirs
 )
 _ANSWER = re.compile(rf"(?:: {_STRING}, output)?_token_ids: (.*?)(?:, finish_reason|$)")
-"""What follows `Generated response ... output` where the tokens are said."""
+"""The text after `Generated response ... output`, if it has the tokens."""
 _TIME = re.compile(r"(?<!\d)(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _FIELD = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|None|\[[\d, ]*\]|.)(?P<cut> \.\.\. )?|{_STRING}")
 _NEEDED = ("rid", "text", "input_ids", "lora_path", "cache_salt", "extra_key", "image_data", "video_data", "audio_data")
@@ -64,12 +64,12 @@ _NEEDED = ("rid", "text", "input_ids", "lora_path", "cache_salt", "extra_key", "
 
 @dataclass
 class Logged:
-    """A request, and the lengths of its answers, which come later in the log."""
+    """A request, and the lengths of its answers, which are logged later."""
 
     request: TokenRequest
     answers: list[int]
     index: int
-    """Which of these is the request's, if several prompts were sent together."""
+    """Index of the request's answer, if several prompts were sent together."""
 
     @property
     def timestamp(self) -> int:
@@ -77,14 +77,14 @@ class Logged:
         return self.request.timestamp
 
     def complete(self) -> TokenRequest:
-        """Return the request with the length of its answer, 1 if the log does not say it."""
+        """Return the request with the length of its answer, or 1 if the log does not contain it."""
         if not self.answers:
             return self.request
         return replace(self.request, output_length=self.answers[min(self.index, len(self.answers) - 1)])
 
 
 class LogParser:
-    """Parses a log line by line: a request is returned by the line that says it was received."""
+    """Parses a log line by line. A request is returned at the line that reports its arrival."""
 
     def __init__(self, encoder: Encoder | None) -> None:
         self._encoder = encoder
@@ -93,7 +93,7 @@ class LogParser:
         self._answers: dict[str, list[int]] = {}
 
     def __call__(self, raw: bytes) -> Logged | None:
-        """Return the request in a line. Raises `ValueError`, saying why one cannot be read."""
+        """Return the request in a line. Raises `ValueError` with the reason if it cannot be read."""
         if event := _EVENT.match(raw):
             return self._event(json_object(event[1]))
         if not _WORTH_READING.search(raw):
@@ -112,7 +112,7 @@ class LogParser:
         return self._message(match, text, when[: match.start()] if when is text else when)
 
     def _message(self, match: re.Match[str], text: str, when: str) -> Logged | None:
-        """Do what a line's message asks for."""
+        """Handle the message of a line."""
         kind = match.lastgroup
         if kind == "details":
             self._prompts[match["details"]] = self._vllm_prompt(match["details"], text, match.end())
@@ -151,7 +151,7 @@ class LogParser:
         return self._logged(name, tokens, when, lora_name=None if lora is None else lora[1])
 
     def _vllm_answer(self, match: re.Match[str], text: str) -> None:
-        """Keep how many tokens were generated, if the line says it; parts of a stream add up."""
+        """Record the number of generated tokens, if the line has it. The parts of a stream are added up."""
         ids = _ANSWER.match(text, match.end())
         length = 0 if ids is None else len(_integers(ids[1]))
         answers = self._answers.setdefault(match["answered"], [])
@@ -161,7 +161,7 @@ class LogParser:
             answers.append(length)
 
     def _event(self, fields: Mapping[str, Any]) -> Logged | None:
-        """Do what a line of SGLang's JSON asks for."""
+        """Handle a line of SGLang's JSON."""
         request = fields.get("obj")
         if not isinstance(request, dict):
             raise ValueError(f"obj is {quote(request)}: it must be an object")
@@ -185,7 +185,7 @@ class LogParser:
         return self._logged(str(fields.get("rid")), tokens, when, lora_path and str(lora_path), salt or None)
 
     def _sglang_prompt(self, fields: Mapping[str, Any]) -> Sequence[int]:
-        """Return the tokens of a prompt. Raises `ValueError` if it is not there, not whole, or not one."""
+        """Return the tokens of a prompt. Raises `ValueError` if it is missing, cut, or not a single prompt."""
         if "text" not in fields and "input_ids" not in fields:
             raise ValueError("the request is logged without its prompt: start SGLang with --log-requests-level 3")
         ids, text = fields.get("input_ids"), fields.get("text")
@@ -229,7 +229,7 @@ class _Clock:
         self._last = 0
 
     def read(self, text: str) -> int:
-        """Return the time that a line's beginning says; the last one if it says none."""
+        """Return the time at a line's beginning, or the previous time if it has none."""
         match = _TIME.search(text)
         if match is None:
             return self._last
@@ -259,7 +259,7 @@ def _sglang_fields(text: str, start: int) -> dict[str, Any]:
 
 
 def _last_count(text: str) -> int | None:
-    """Return the number of tokens in a request's `meta_info`, which stands behind all that a model wrote."""
+    """Return the number of tokens in a request's `meta_info`, which is after the model's text."""
     counts = re.findall(r"'completion_tokens': (\d+)", text[text.rfind("'meta_info': ") :])
     return int(counts[-1]) if counts else None
 

@@ -4,8 +4,8 @@
     {"messages": [{"role": "user", "content": "the cache"}], "tools": [...], "cache_salt": "a"}
     {"custom_id": "7", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
 
-The first field is needed; what else a line may have is said in `token_trace`, and for a chat in `chats`. The third form
-is a batch file's, as OpenAI's service and `vllm run-batch` take it.
+The first field is required. For the other fields see `token_trace`, and for a chat `chats`. The third form is that of
+the batch files of OpenAI's service and `vllm run-batch`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ from mini_kv.traces.readers.token_trace import request_of
 
 
 class Encoder(Protocol):
-    """Makes tokens of prompts: `PromptTokenizer`, or another class."""
+    """Converts prompts to tokens: `PromptTokenizer`, or another class."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]:
         """Return the tokens of a prompt of text, by default with those that the model expects around it."""
 
     def encode_chat(self, chat: Chat) -> Sequence[int]:
-        """Return the tokens of a chat up to where the answer begins."""
+        """Return the tokens of a chat up to the beginning of the answer."""
 
 
 def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
@@ -43,7 +43,7 @@ def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
 
 
 def _encode(fields: Mapping[str, Any], encoder: Encoder) -> Sequence[int]:
-    """Return the tokens of a prompt. Raises `ValueError`, saying what is wrong with it."""
+    """Return the tokens of a prompt. Raises `ValueError` with the error."""
     if "messages" in fields:
         return encoder.encode_chat(read_chat(fields))
     refuse_unread(fields)

@@ -18,7 +18,7 @@ class TokenRequest:
     lora_name: str | None = None
     """The adapter. Requests with different adapters share no block."""
     images: tuple[tuple[int, int, str], ...] = ()
-    """Per image the position of its first token, how many tokens it has, and the digest of its content."""
+    """Per image the position of its first token, its number of tokens, and the digest of its content."""
     texts: tuple[str, ...] = ()
     """The texts of the tokens, one per message, if the file has them. Used only for explanations."""
 

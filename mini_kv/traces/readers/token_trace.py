@@ -3,7 +3,7 @@
     {"timestamp": 27482, "token_ids": [3, 17, 99], "output_length": 52, "cache_salt": "a", "lora_name": "chat",
      "images": [[0, 2, "digest"]]}
 
-Only `token_ids` must be there. `images`: first token, number of tokens, and a digest of the content, per image.
+Only `token_ids` is required. `images`: first token, number of tokens, and a digest of the content, per image.
 """
 
 from collections.abc import Mapping, Sequence
