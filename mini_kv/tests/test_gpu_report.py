@@ -43,7 +43,7 @@ def test_a_card_that_is_too_old_is_told_by_its_name(card, capsys):
     card.capability = (7, 5)
     assert main(["gpu-report"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "A card has compute capability 7.5, and the kernels need 8.0; attention by torch works" in line
+    assert "A card has compute capability 7.5, and the kernels need 8.0; attention with torch" in line
     card.capability = (8, 0)
     assert obstacle() is None
 

@@ -184,7 +184,7 @@ def test_a_name_with_a_nul(lab, choice):
     """No environment holds one, but a page, a test or a program may pass it on."""
     with pytest.raises(ImplementationError) as caught:
         check_choice(choice, lab.root)
-    assert str(caught.value).startswith(f"LAB_IMPL={choice!r} is no implementation: ")
+    assert str(caught.value).startswith(f"LAB_IMPL={choice!r} is not a keyword, a file, a folder or a module.")
 
 
 def test_an_edition_without_solutions(lab):

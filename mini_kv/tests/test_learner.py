@@ -88,7 +88,7 @@ def test_predictions_are_answered(lab: Lab) -> None:
     lines = [line.removeprefix("> ") for line in out.getvalue().splitlines() if not line.startswith("[")]
     lines = [line for line in lines if line]
     assert [line.split()[0] for line in lines] == ["No.", "It", "Yes:", "Yes:"]
-    assert "guess after the last token" in lines[0]
+    assert "prediction after the last token" in lines[0]
     kept = read_state(lab.state, "predictions")
     assert {key.split()[1]: value["right"] for key, value in kept.items()} == {
         "identical-prompt": False,

@@ -161,5 +161,5 @@ def test_parts_are_passed_in_and_nothing_is_patched() -> None:
 
 def test_the_one_file_that_patches_says_why() -> None:
     source = TRITON.read_text(encoding="utf-8")
-    assert "has no argument through which an observer could be passed in" in " ".join(source.split())
+    assert "has no argument for an observer" in " ".join(source.split())
     assert {what for _, what in patchings(source)} == {"mock"}

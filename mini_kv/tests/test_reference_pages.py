@@ -407,5 +407,5 @@ def test_the_kernels_chapter_tells_what_int8_takes_on_an_h100():
     bits_16, bits_8 = ([1e6 * card[name] for card in rows] for name in ("decode B32 4k", "decode B32 4k, int8"))
     assert f"reaches {slow['copy'] / 1e12:.2f} trillion bytes a second there, not {fast['copy'] / 1e12:.2f}" in text
     assert f"take {bits_16[1]:.1f} us instead of {bits_16[0]:.1f}. In `int8` they took {bits_8[0]:.1f}" in text
-    assert f"{bits_8[1]:.1f} us, five percent more" in text and round(bits_8[1] / bits_8[0], 2) == 1.05
+    assert f"{bits_8[1]:.1f} us, five per cent more" in text and round(bits_8[1] / bits_8[0], 2) == 1.05
     assert f"**{bits_8[1] / bits_16[1]:.2f}** of the 16-bit time" in text

@@ -43,7 +43,7 @@ def test_compressed_layers_have_blocks_of_several_lengths(capsys: pytest.Capture
     assert lines[:3] == [
         "DeepSeek-V4-Flash: hits end at multiples of 256 tokens.",
         "16 tokens per block are the default. The groups have blocks of 4, 8, 64 and 256, as the kernels of compressed"
-        " layers want them.",
+        " layers require.",
         "A prefix that requests share is found from 256 tokens on.",
     ]
     assert lines[6].split() == ["1,000", "768", "0", "768"]

@@ -87,7 +87,7 @@ other 7
 """
     metrics = read_metrics("http://x/metrics", lambda url, timeout: io.BytesIO(text))
     assert metrics_line(metrics) == (
-        "the server counts: 100 of 400 prompt tokens found (25.0%); KV cache 25.0% held; 0 running, 0 waiting"
+        "the server counts: 100 of 400 prompt tokens found (25.0%); KV cache 25.0% used; 0 running, 0 waiting"
     )
 
 
@@ -98,7 +98,7 @@ def test_a_page_that_is_no_metrics_is_a_sentence(answer: bytes):
 
 
 def test_a_server_that_does_not_answer_is_a_sentence():
-    assert "does not answer" in str(read_metrics("http://127.0.0.1:1/metrics"))
+    assert "no answer from" in str(read_metrics("http://127.0.0.1:1/metrics"))
 
 
 # What was asked -----------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_a_card_is_read_from_ptx_and_from_the_assembler():
     assert load_widths(ptx) == (128, 32, 128, 64)
     said = "ptxas info : 1040 bytes stack frame, 1036 bytes spill stores, 1044 bytes spill loads"
     assert spilled(said) == 2080
-    with pytest.raises(ValueError, match="did not say"):
+    with pytest.raises(ValueError, match="did not print"):
         spilled("ptxas: no such option")
 
 

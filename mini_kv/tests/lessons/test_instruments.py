@@ -93,7 +93,7 @@ def test_every_name_behind_a_changed_token_is_another():
 def test_two_forgeries_and_no_third():
     """Add 31 times what is taken from the next: the polynomial does not see it, SHA-256 does."""
     forged = instruments.forgery()
-    taken = [at for at, view in forged.views.items() if "one name under the polynomial" in "".join(view.says)]
+    taken = [at for at, view in forged.views.items() if "one hash under the polynomial" in "".join(view.says)]
     assert taken == [(31, 1), (62, 2)]
     assert all(forged.views[at].marks["1 sha tag"].values["class"] == "pink" for at in taken)
 
