@@ -124,7 +124,10 @@ class Play:
         self.stats = EngineStats()
         self.boxes: dict[str, Box] = {}
         self.live = LiveStory(self._make_manager, record=True)
-        groups = get_kv_cache_groups(specs_of(config, levers.block_size))
+        specs = specs_of(config, levers.block_size)
+        groups = get_kv_cache_groups(specs)
+        self.groups = [next(i for i, group in enumerate(groups) if layer in group.layer_names) for layer in specs]
+        """The group of each layer: the index of its block table in a plan."""
         manager = self.live.make_manager(
             KVCacheConfig(levers.num_blocks + 1, groups), max_in_flight_tokens=levers.max_num_batched_tokens
         )

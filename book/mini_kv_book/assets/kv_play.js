@@ -229,9 +229,9 @@ class KvPlay extends HTMLElement {
     if (this.#started) return;
     if (!this.#python.ready) this.#say(`Loading Python and the model (${this.#about.megabytes} MB, once).`);
     const weights = this.#load(this.#model);
-    await this.#ask({ do: "start", fields: { ...this.#levers, model: this.#model } });
+    const { groups } = await this.#ask({ do: "start", fields: { ...this.#levers, model: this.#model } });
     const { config, tensors } = await weights;
-    this.#runner = new Runner(config, tensors, { numBlocks: 1 + Number(this.#levers.num_blocks), blockSize: Number(this.#levers.block_size) });
+    this.#runner = new Runner(config, tensors, { numBlocks: 1 + Number(this.#levers.num_blocks), blockSize: Number(this.#levers.block_size), groups });
     this.#computed = 0;
     this.#started = true;
     this.#say("");

@@ -2,7 +2,7 @@
 //
 // A slot for each new token, keys and values written to slots, attention that looks back through a block table. `mini_kv/engine/model_runner.py` and `model.py` do the same with PyTorch.
 //
-//     const runner = new Runner(config, readWeights(bytes), { numBlocks, blockSize });
+//     const runner = new Runner(config, readWeights(bytes), { numBlocks, blockSize, groups });
 //     runner.execute(plan);         // {request_id: next token} of the requests that need one
 //
 // A plan is a list of requests: {request_id, token_ids, begin, tables, samples}. See mini_kv/lessons/play.py.
@@ -23,16 +23,14 @@ export function readWeights(buffer) {
 }
 
 export class Runner {
-  constructor(config, weights, { numBlocks, blockSize }) {
+  constructor(config, weights, { numBlocks, blockSize, groups }) {
     this.config = config;
     this.weights = weights;
     this.blockSize = blockSize;
     this.kvSize = config.num_key_value_heads * config.head_dim;
     const kinds = config.layer_types ?? Array(config.num_hidden_layers).fill("full_attention");
     this.windows = kinds.map((kind) => (kind === "sliding_attention" ? config.sliding_window : Infinity));
-    // Layers of one kind are a group, and a group has a block table. The full layers come first, as in mini_kv.
-    const groups = [...new Set(kinds)].sort((a) => (a === "full_attention" ? -1 : 1));
-    this.groups = kinds.map((kind) => groups.indexOf(kind));
+    this.groups = groups; // of each layer: a group has a block table
     const numSlots = numBlocks * blockSize;
     this.keys = kinds.map(() => new Float32Array(numSlots * this.kvSize));
     this.values = kinds.map(() => new Float32Array(numSlots * this.kvSize));

@@ -36,6 +36,7 @@ def answer(asked: str) -> str:
 def _done(message: dict[str, Any]) -> dict[str, Any]:
     if message["do"] == "start":
         _plays[:] = [_started(message["fields"])]
+        return {"groups": _plays[0].groups}
     (play,) = _plays
     match message["do"]:
         case "send":
