@@ -231,8 +231,8 @@ def test_an_address_holds_texts_and_steps(show):
 @pytest.mark.parametrize(
     ("fragment", "said"),
     [
-        ("#done=nonsense", "Send A, and press Run."),
-        ('#steps=3&done=[[0,"fly","a","x"]]', "Send A, and press Run."),
+        ("#done=nonsense", "Press Run: the texts are sent"),
+        ('#steps=3&done=[[0,"fly","a","x"]]', "Press Run: the texts are sent"),
         ("#num_blocks=many&steps=1&done=[]", "num_blocks is 'many', it must be a number from 1 to 9999"),
         ('#steps=1&done=[[0,"send","a",""]]', "box A has no text"),
     ],
@@ -263,7 +263,7 @@ def test_a_lever_starts_again_with_the_texts(show):
     page = show()
     make_steps(page, 1, 3)
     page.get_by_label("Prefix caching").select_option("false")
-    page.wait_for_function("() => document.querySelector('kv-play').shadowRoot?.querySelector('kv-story')?.hidden")
+    page.wait_for_function("() => document.querySelector('kv-play').shadowRoot?.querySelector('kv-story')?.parentElement.hidden")
     run_to_the_end(page)
     assert counters(page)["found in the cache"] == "0 %"
 
