@@ -74,8 +74,8 @@ class KvPlay extends HTMLElement {
     const kept = make("p", { class: "small" }, button("Save this run", () => this.#later(() => this.#save()), { class: "link" }));
     kept.append(": ", make("code", {}, "mini-kv story play.json"), " plays it. The address of this page holds your texts and steps.");
     const told = make("details", { open: true }, make("summary", {}, "What happened"), this.log);
-    this.after = make("div", {}, this.figure, told, kept);
-    const left = make("div", {}, bar, this.told, this.counters, this.after);
+    this.drawn = make("div", {}, this.figure, told, kept);
+    const left = make("div", {}, bar, this.told, this.counters, this.drawn);
     const right = make("div", {}, texts, this.#leversForm());
     this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, left, right)));
   }
@@ -169,7 +169,7 @@ class KvPlay extends HTMLElement {
     [this.#steps, this.#done, this.#plans] = [0, [], []];
     this.#runner = null;
     this.#started = false;
-    this.after.hidden = true;
+    this.drawn.hidden = true;
     this.counters.replaceChildren();
     this.log.textContent = "";
     for (const name of BOXES) this.#showBox(name, undefined);
@@ -319,7 +319,7 @@ class KvPlay extends HTMLElement {
 
   async #show() {
     const { story, counters, boxes, log } = await this.#ask({ do: "tell" });
-    this.after.hidden = false;
+    this.drawn.hidden = false;
     this.figure.data = story;
     this.counters.replaceChildren(...counted(counters).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
     for (const name of BOXES) this.#showBox(name, boxes[name.toUpperCase()]);

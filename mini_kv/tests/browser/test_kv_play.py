@@ -263,7 +263,9 @@ def test_a_lever_starts_again_with_the_texts(show):
     page = show()
     make_steps(page, 1, 3)
     page.get_by_label("Prefix caching").select_option("false")
-    page.wait_for_function("() => document.querySelector('kv-play').shadowRoot?.querySelector('kv-story')?.parentElement.hidden")
+    page.wait_for_function(
+        "() => document.querySelector('kv-play').shadowRoot?.querySelector('kv-story')?.parentElement.hidden"
+    )
     run_to_the_end(page)
     assert counters(page)["found in the cache"] == "0 %"
 
