@@ -20,6 +20,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.request import RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
@@ -259,13 +260,20 @@ class Play:
                 "tokens": len(box.prompt_token_ids),
                 "cached": box.num_cached_tokens,
                 "running": box.is_unfinished,
-                "reason": box.finish_reason,
+                "state": self._state_of(box),
             }
             for name, box in self.boxes.items()
         }
         computed = {"steps": self.stats.num_steps, "computed_tokens": self.stats.num_scheduled_tokens}
         told = self.live.telling()
         return told | {"boxes": boxes, "counters": told["counters"] | computed}
+
+    def _state_of(self, box: Box) -> str:
+        """Return `waits`, `preempted`, `writes`, or the finish reason of the box's last request."""
+        if not box.is_unfinished:
+            return box.finish_reason or ""
+        status = self.scheduler.requests[box.request_id].status
+        return {RequestStatus.WAITING: "waits", RequestStatus.PREEMPTED: "preempted"}.get(status, "writes")
 
 
 def specs_of(config: Mapping[str, Any], block_size: int) -> dict[str, KVCacheSpec]:

@@ -94,6 +94,7 @@ class LiveStory:
         self._requests: dict[str, Json] = {}
         self._came: list[str] = []
         self._ended: list[str] = []
+        self._preempted: set[str] = set()
         self._log: deque[str] = deque(maxlen=60)
         self._num_evicted = self._num_steps = 0
         self._told_at = 0.0
@@ -165,7 +166,8 @@ class LiveStory:
         evicted = [edge.block_id for span in spans for edge in span.edges if edge.kind is EdgeKind.EVICTED]
         self._num_evicted += len(evicted)
         if evicted:
-            self._log.append(f"evicted: {', '.join(map(str, evicted))}")
+            self._log.append(f"evicted: block{'s' if len(evicted) > 1 else ''} {', '.join(map(str, evicted))}")
+        self._note_preempted()
         if not self._record and not self.is_wanted():
             self.kept.clear()
             self._came, self._ended, self._spans = [], [], []
@@ -179,6 +181,19 @@ class LiveStory:
             self._add_step()
         if self.is_wanted():
             self.tell(self.telling())
+
+    def _note_preempted(self) -> None:
+        """Record the requests that were preempted in this step, and those that run again."""
+        waiting = self._engine.scheduler.waiting
+        preempted = {each.request_id for each in waiting if each.status is RequestStatus.PREEMPTED}
+        for name in sorted(preempted - self._preempted):
+            self._log.append(f"{name} is preempted: its blocks are freed, and it waits")
+            if name in self._requests:
+                self._requests[name]["state"] = "preempted"
+        for name in sorted(self._preempted - preempted):
+            if name in self._engine.scheduler.requests:
+                self._log.append(f"{name} runs again")
+        self._preempted = preempted
 
     # A telling.
 

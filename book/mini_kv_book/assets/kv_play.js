@@ -55,8 +55,8 @@ class KvPlay extends HTMLElement {
   #build() {
     const style = make("style");
     style.textContent = STYLE;
-    const chips = this.#about.cases.map(([fields, words]) => button(words, () => this.#take(fields)));
-    const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...chips);
+    this.chips = this.#about.cases.map(([fields, words]) => button(words, () => this.#take(fields), { "aria-pressed": "false" }));
+    const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...this.chips);
     this.run = button("Run", () => this.#toggleRun(), { class: "primary" });
     this.step = button("One step", () => this.#later(() => this.#stepped()));
     this.back = button("Undo step", () => this.#later(() => this.#goTo(this.#steps - 1)), { disabled: true });
@@ -69,7 +69,8 @@ class KvPlay extends HTMLElement {
     this.counters = make("dl", { class: "counters" });
     this.figure = /** @type {any} */ (document.createElement("kv-story"));
     this.boxes = Object.fromEntries(BOXES.map((name) => [name, this.#box(name)]));
-    const texts = make("div", { class: "texts" }, ...BOXES.map((name) => this.boxes[name].all));
+    const key = make("p", { class: "small" }, make("mark", {}, "found in the cache"), ", computed, ", make("strong", {}, "written by the model"));
+    const texts = make("div", { class: "texts" }, key, ...BOXES.map((name) => this.boxes[name].all));
     this.log = make("pre", { tabindex: "0", "aria-label": "What happened" });
     const kept = make("p", { class: "small" }, button("Save this run", () => this.#later(() => this.#save()), { class: "link" }));
     kept.append(": ", make("code", {}, "mini-kv story play.json"), " plays it. The address of this page holds your texts and steps.");
@@ -144,6 +145,7 @@ class KvPlay extends HTMLElement {
     this.#isRunning = false;
     this.#choose(fields);
     for (const name of BOXES) this.boxes[name].words.value = fields[name] ?? "";
+    this.chips.forEach((chip, i) => chip.setAttribute("aria-pressed", String(this.#about.cases[i][0] === fields)));
     this.#later(() => this.#reset());
   }
 
@@ -331,14 +333,13 @@ class KvPlay extends HTMLElement {
 
   #showBox(name, box) {
     const { said, paid, stop, leave, send } = this.boxes[name];
-    const { text = "", found = "", prompt = "", cached = null, tokens = 0, running = false, reason = null } = box ?? {};
+    const { text = "", found = "", prompt = "", cached = null, tokens = 0, running = false, state = "" } = box ?? {};
     said.replaceChildren(make("mark", {}, found), prompt.slice(found.length), make("strong", {}, text.slice(prompt.length)));
     said.hidden = !text;
     stop.disabled = !running;
     send.disabled = running;
     leave.disabled = !text;
-    const state = running ? (cached === null ? "waits" : "writes") : (REASONS[reason] ?? "");
-    paid.textContent = text ? `${cached === null ? `${tokens} tokens` : `${cached} of ${tokens} tokens found in the cache`}, ${state}` : "";
+    paid.textContent = text ? `${cached === null ? `${tokens} tokens` : `${cached} of ${tokens} tokens found in the cache`}, ${STATES[state] ?? state}` : "";
   }
 
   async #save() {
@@ -381,7 +382,7 @@ function doneOf(text) {
   }
 }
 
-const REASONS = { length: "has all its tokens", stop: "has ended", abort: "was stopped" };
+const STATES = { length: "has all its tokens", stop: "has ended", abort: "was stopped", preempted: "was preempted and waits" };
 
 const choose = (options) => make("select", {}, ...options.map(([value, words]) => make("option", { value }, words)));
 
@@ -404,6 +405,7 @@ async function fetched(url) {
 
 const STYLE = `${LOOK}
 .bar button { font-size: .85em }
+button[aria-pressed=true] { border-color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
 .both { display: grid; gap: 1em }
 h3 { margin: 0 0 .3em; font-size: 1em }
 .status { min-height: 1.5em; margin: 0 0 .3em; color: var(--todo); font-size: .9em }

@@ -356,7 +356,8 @@ function apply(before, step, number, beginnings) {
   for (const { kind, id } of next.events)
     if (kind === "allocated") next.writer[id] = next.holders.get(id)?.[0].request ?? "";
   beginnings.colour(next);
-  next.asked = [...before.asked, ...newPrompts(before, next)].slice(-2);
+  const asked = newPrompts(before, next); // again, after a preemption: the newer one replaces the older
+  next.asked = [...before.asked.filter((old) => !asked.some((one) => one.request === old.request)), ...asked].slice(-2);
   return next;
 }
 
