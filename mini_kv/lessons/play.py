@@ -252,28 +252,32 @@ class Play:
 
     def telling(self) -> dict[str, Any]:
         """Return the last steps as a story, the counters, the log, and the boxes."""
-        boxes = {
-            name: {
-                "text": box.text,
-                "prompt": self.tokenizer.decode(box.prompt_token_ids),
-                "found": self.tokenizer.decode(box.prompt_token_ids[: box.num_cached_tokens or 0]),
-                "tokens": len(box.prompt_token_ids),
-                "cached": box.num_cached_tokens,
-                "running": box.is_unfinished,
-                "state": self._state_of(box),
-            }
-            for name, box in self.boxes.items()
-        }
+        boxes = {name: self._shown(box) for name, box in self.boxes.items()}
         computed = {"steps": self.stats.num_steps, "computed_tokens": self.stats.num_scheduled_tokens}
         told = self.live.telling()
         return told | {"boxes": boxes, "counters": told["counters"] | computed}
 
+    def _shown(self, box: Box) -> dict[str, Any]:
+        request = self.scheduler.requests.get(box.request_id)
+        cached = box.num_cached_tokens if request is None else request.num_cached_tokens
+        return {
+            "text": box.text,
+            "prompt": self.tokenizer.decode(box.prompt_token_ids),
+            "found": self.tokenizer.decode(box.prompt_token_ids[: cached or 0]),
+            "tokens": len(box.prompt_token_ids),
+            "cached": cached,
+            "running": box.is_unfinished,
+            "state": self._state_of(box),
+        }
+
     def _state_of(self, box: Box) -> str:
-        """Return `waits`, `preempted`, `writes`, or the finish reason of the box's last request."""
+        """Return `waits`, `preempted`, `reads`, `writes`, or the finish reason of the box's last request."""
         if not box.is_unfinished:
             return box.finish_reason or ""
-        status = self.scheduler.requests[box.request_id].status
-        return {RequestStatus.WAITING: "waits", RequestStatus.PREEMPTED: "preempted"}.get(status, "writes")
+        request = self.scheduler.requests[box.request_id]
+        if request.status is RequestStatus.RUNNING:
+            return "writes" if request.num_computed_tokens >= request.num_prompt_tokens else "reads"
+        return "preempted" if request.status is RequestStatus.PREEMPTED else "waits"
 
 
 def specs_of(config: Mapping[str, Any], block_size: int) -> dict[str, KVCacheSpec]:

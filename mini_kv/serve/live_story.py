@@ -143,7 +143,7 @@ class LiveStory:
             "state": "waits",
         }
         self._came.append(ticket.request_id)
-        self._log.append(f"{ticket.request_id} arrives with {len(ticket.prompt_token_ids)} tokens")
+        self._note(f"{ticket.request_id} arrives with {len(ticket.prompt_token_ids)} tokens", 1)
 
     def said(self, ticket: Asked, delta: NewText) -> None:
         """Record a new token of a request."""
@@ -157,7 +157,7 @@ class LiveStory:
         request["cached"], request["state"] = delta.num_cached_tokens, delta.finish_reason or "runs"
         if delta.finish_reason:
             self._ended.append(delta.request_id)
-            self._log.append(f"{delta.request_id} ends: {delta.finish_reason}")
+            self._note(f"{delta.request_id} ends: {delta.finish_reason}")
 
     def turned(self, busy: bool) -> None:
         """Collect the cache's calls, and send an update if one is due."""
@@ -166,7 +166,7 @@ class LiveStory:
         evicted = [edge.block_id for span in spans for edge in span.edges if edge.kind is EdgeKind.EVICTED]
         self._num_evicted += len(evicted)
         if evicted:
-            self._log.append(f"evicted: block{'s' if len(evicted) > 1 else ''} {', '.join(map(str, evicted))}")
+            self._note(f"evicted: block{'s' if len(evicted) > 1 else ''} {', '.join(map(str, evicted))}")
         self._note_preempted()
         if not self._record and not self.is_wanted():
             self.kept.clear()
@@ -187,13 +187,16 @@ class LiveStory:
         waiting = self._engine.scheduler.waiting
         preempted = {each.request_id for each in waiting if each.status is RequestStatus.PREEMPTED}
         for name in sorted(preempted - self._preempted):
-            self._log.append(f"{name} is preempted: its blocks are freed, and it waits")
+            self._note(f"{name} is preempted: its blocks are freed, and it waits")
             if name in self._requests:
                 self._requests[name]["state"] = "preempted"
         for name in sorted(self._preempted - preempted):
             if name in self._engine.scheduler.requests:
-                self._log.append(f"{name} runs again")
+                self._note(f"{name} runs again")
         self._preempted = preempted
+
+    def _note(self, line: str, steps_ahead: int = 0) -> None:
+        self._log.append(f"step {self._engine.stats.num_steps + steps_ahead}: {line}")
 
     # A telling.
 
@@ -210,6 +213,7 @@ class LiveStory:
             "say": " ".join(said),
             "lines": lines[:MOST_LINES],
             "waiting": self._waiting(),
+            "prompts": self._partly_computed() or None,
         }
         self.kept.append((frame, self._spans, words, told))
         if self._recording is not None and len(self._recording.steps) < MOST_RECORDED:
@@ -254,6 +258,16 @@ class LiveStory:
         title = f"{self._num_blocks - 1} blocks of {self._kv.block_size} tokens, live"
         head = {"groups": self._groups} if len(self._groups) > 1 else {}
         return StoryWriter(title, self._num_blocks, self._kv.block_size, start=start, words=words, **head)
+
+    def _partly_computed(self) -> dict[str, list[str]]:
+        """Return the tokens, as words, of each newly admitted request whose prompt takes more than one step."""
+        before = self.kept[-1][0].tables if self.kept else self._begun.tables
+        admitted = [self._engine.scheduler.requests[name] for name in self._kv.requests if name not in before]
+        return {
+            request.request_id: [self._word(token_id) for token_id in request.token_ids]
+            for request in admitted
+            if request.num_computed_tokens < request.num_tokens - 1  # a token that was just sampled has no KV yet
+        }
 
     def _waiting(self) -> list[str | list[str]]:
         waiting = self._engine.scheduler.waiting

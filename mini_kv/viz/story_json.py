@@ -22,6 +22,7 @@ A step lists the differences after it. Ids are runs, "1..7 9 8", or arrays.
     "free": "10 8"                            the free queue, head first
     "tok": {"B": 32}                          tokens that have a slot, so that a block can be seen filling
     "scheduled": {"B": 4}                     tokens computed in this step
+    "prompts": {"B": ["shares", "a"]}         optional: the prompt of a request that is admitted with a part of it
     "waiting": ["C", ["D", "preempted"]]      the waiting requests, from here on
     "tiers": {"cpu": "ab12 77c0"}             the block hashes that a tier keeps, from here on
     Without "events" the figure finds them by comparing the two states.

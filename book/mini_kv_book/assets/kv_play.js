@@ -75,8 +75,9 @@ class KvPlay extends HTMLElement {
     const kept = make("p", { class: "small" }, button("Save this run", () => this.#later(() => this.#save()), { class: "link" }));
     kept.append(": ", make("code", {}, "mini-kv story play.json"), " plays it. The address of this page holds your texts and steps.");
     const told = make("details", { open: true }, make("summary", {}, "What happened"), this.log);
-    this.drawn = make("div", {}, this.figure, told, kept);
-    const left = make("div", {}, bar, this.told, this.counters, this.drawn);
+    this.figure.setAttribute("live", "");
+    this.record = make("div", {}, told, kept);
+    const left = make("div", {}, bar, this.told, this.counters, this.figure, this.record);
     const right = make("div", {}, texts, this.#leversForm());
     this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, left, right)));
   }
@@ -110,7 +111,7 @@ class KvPlay extends HTMLElement {
       this.#field("enable_caching", "Prefix caching", choose([["true", "on"], ["false", "off"]])),
     ];
     const note = make("p", { class: "small" }, "A change starts again, with an empty cache and your texts.");
-    return make("details", { class: "levers", open: true }, make("summary", {}, "The engine"), make("div", { class: "fields" }, ...fields), note);
+    return make("details", { class: "levers", open: true }, make("summary", {}, "Settings"), make("div", { class: "fields" }, ...fields), note);
   }
 
   #field(name, words, input, ...more) {
@@ -171,11 +172,12 @@ class KvPlay extends HTMLElement {
     [this.#steps, this.#done, this.#plans] = [0, [], []];
     this.#runner = null;
     this.#started = false;
-    this.drawn.hidden = true;
+    this.figure.data = emptyPool(Number(this.#levers.num_blocks), Number(this.#levers.block_size));
+    this.record.hidden = true;
     this.counters.replaceChildren();
     this.log.textContent = "";
     for (const name of BOXES) this.#showBox(name, undefined);
-    this.#say(`Press Run: the texts are sent, and their blocks are drawn here. ${this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`}`);
+    this.#say(`Press Run: the texts are sent, and their tokens go into these blocks. ${this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`}`);
     this.#showRun();
   }
 
@@ -321,7 +323,8 @@ class KvPlay extends HTMLElement {
 
   async #show() {
     const { story, counters, boxes, log } = await this.#ask({ do: "tell" });
-    this.drawn.hidden = false;
+    this.record.hidden = false;
+    if (this.figure.step < this.figure.data.steps.length) this.figure.step = Infinity; // it was looked back
     this.figure.data = story;
     this.counters.replaceChildren(...counted(counters).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
     for (const name of BOXES) this.#showBox(name, boxes[name.toUpperCase()]);
@@ -339,7 +342,7 @@ class KvPlay extends HTMLElement {
     stop.disabled = !running;
     send.disabled = running;
     leave.disabled = !text;
-    paid.textContent = text ? `${cached === null ? `${tokens} tokens` : `${cached} of ${tokens} tokens found in the cache`}, ${STATES[state] ?? state}` : "";
+    paid.textContent = text ? `${cached === null ? `${tokens} tokens` : `${cached} of ${tokens} tokens found in the cache`}; ${STATES[state] ?? state}` : "";
   }
 
   async #save() {
@@ -382,7 +385,24 @@ function doneOf(text) {
   }
 }
 
-const STATES = { length: "has all its tokens", stop: "has ended", abort: "was stopped", preempted: "was preempted and waits" };
+const STATES = {
+  waits: "it waits",
+  reads: "its prompt is being computed",
+  writes: "the model writes",
+  preempted: "it was preempted and waits",
+  length: "its answer is complete",
+  stop: "the model has ended its text",
+  abort: "it was stopped",
+};
+
+/** The story of a pool before the first request. */
+const emptyPool = (numBlocks, blockSize) => ({
+  version: 1,
+  title: `${numBlocks} blocks of ${blockSize} tokens, live`,
+  num_blocks: numBlocks + 1,
+  block_size: blockSize,
+  steps: [],
+});
 
 const choose = (options) => make("select", {}, ...options.map(([value, words]) => make("option", { value }, words)));
 
@@ -417,6 +437,7 @@ dd { margin: 0; font-weight: 650 }
 .box { border: 1px solid var(--line); border-radius: 6px; padding: .6em }
 .box .bar { margin: .4em 0 0 }
 .said { margin: 0 0 .5em; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
+.said strong { color: var(--accent) }
 mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
 textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical }
 .small { font-size: .85em; color: var(--todo); margin: .3em 0 0 }

@@ -170,10 +170,38 @@ def test_two_texts_share_a_beginning_and_are_written(show):
     prompts = [box(page, name).locator("textarea").input_value() for name in "AB"]
     run_to_the_end(page)
     assert [text_of(page, name) for name in "AB"] == generated(prompts, 24)
-    assert box(page, "A").locator(".small").inner_text() == "0 of 27 tokens found in the cache, has all its tokens"
-    assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache, has all its tokens"
+    assert box(page, "A").locator(".small").inner_text() == "0 of 27 tokens found in the cache; its answer is complete"
+    assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache; its answer is complete"
     assert prompts[1].startswith(box(page, "B").locator("mark").inner_text())
     assert counters(page)["blocks held"] == "0 of 20"
+
+
+def test_the_pool_is_drawn_before_the_first_step_and_follows_its_slider(show):
+    page = show()
+    page.get_by_label("Blocks in the pool").fill("12")
+    page.get_by_text("12 blocks of 8 tokens").wait_for()
+    press(page, "One step")
+    wait_for_step(page, 1)
+    figure = page.locator("kv-story")
+    figure.get_by_text("step 1 of 1").wait_for()
+    figure.get_by_role("slider").fill("0")
+    figure.get_by_text("step 0 of 1").wait_for()
+    press(page, "One step")
+    figure.get_by_text("step 2 of 2").wait_for()
+    assert figure.get_by_role("button", name="forward").count() == 0  # one row of buttons makes steps
+
+
+def test_a_prompt_that_takes_two_steps_is_shown_whole_from_the_first(show):
+    """B's 16 shared tokens are found, and the step's last 5 tokens are B's. The next step computes the other 7."""
+    page = show()
+    make_steps(page, 1, 1)
+    bubble = page.locator("kv-story .bubble").nth(1)
+    assert "A request waits until" in bubble.inner_text() and "computed 5 of 28" in bubble.inner_text()
+    said = "16 of 28 tokens found in the cache; its prompt is being computed"
+    assert box(page, "B").locator(".small").inner_text() == said
+    make_steps(page, 2, 2)
+    assert "computed 12 of 28" in bubble.inner_text()
+    assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache; the model writes"
 
 
 def test_the_next_words_find_the_text_before_them(show):
@@ -264,7 +292,7 @@ def test_a_lever_starts_again_with_the_texts(show):
     make_steps(page, 1, 3)
     page.get_by_label("Prefix caching").select_option("false")
     page.wait_for_function(
-        "() => document.querySelector('kv-play').shadowRoot?.querySelector('kv-story')?.parentElement.hidden"
+        "() => document.querySelector('kv-play').shadowRoot?.querySelector('.counters')?.children.length === 0"
     )
     run_to_the_end(page)
     assert counters(page)["found in the cache"] == "0 %"

@@ -55,10 +55,10 @@ def test_a_request_is_told_with_what_it_found_and_said(serve):
         {"name": "B", "found": found, "cached": 16, **common},
     ]
     assert telling["log"] == [
-        "A arrives with 17 tokens",
-        "A ends: length",
-        "B arrives with 17 tokens",
-        "B ends: length",
+        "step 1: A arrives with 17 tokens",
+        "step 4: A ends: length",
+        "step 5: B arrives with 17 tokens",
+        "step 8: B ends: length",
     ]
 
 

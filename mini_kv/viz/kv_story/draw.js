@@ -123,6 +123,23 @@ function signsAbove(kinds, middle, y, old = false) {
 const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
 
 /**
+ * How much room a letter takes, in letters of usual width.
+ * @param {string} letter
+ */
+const widthOf = (letter) => (letter > "\u2e80" ? 2 : /[mwMW]/.test(letter) ? 1.5 : /[ilj.,:;'! ]/.test(letter) ? 0.5 : 1);
+
+/**
+ * Text that fits into a width, in letters of usual width.
+ * @param {string} text
+ * @param {number} room
+ */
+function fitting(text, room) {
+  let width = 0;
+  const end = [...text].findIndex((letter) => (width += widthOf(letter)) > room);
+  return end < 0 ? text : `${[...text].slice(0, Math.max(0, end - 1)).join("")}\u2026`;
+}
+
+/**
  * The words of a block as its card shows them: two lines, cut where there is no more room.
  * @param {string[]} words
  * @param {Metrics} m
@@ -130,8 +147,8 @@ const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most -
 function inLines(words, m) {
   if (!m.words || !words.length) return [];
   const half = Math.ceil(words.length / 2),
-    room = Math.floor((m.w - 10) / 6);
-  return [words.slice(0, half), words.slice(half)].map((line) => short(asText(line), room)).filter(Boolean);
+    room = (m.w - 10) / 6.6;
+  return [words.slice(0, half), words.slice(half)].map((line) => fitting(asText(line), room)).filter(Boolean);
 }
 
 function hatch() {

@@ -26,6 +26,7 @@ import { fill } from "./words.js";
  * @property {Record<string, string | string[]>} [tiers]
  * @property {Waiting[]} [waiting]
  * @property {Record<string, number>} [scheduled]
+ * @property {Record<string, string[]>} [prompts] the whole prompt of each request that is admitted with a part of it
  *
  * @typedef {[number, string, Ids]} Probe a lookup: after how many events, whose, and the blocks that it found
  * @typedef {string | [string, string]} Waiting a request that waits, and how: "preempted"
@@ -268,16 +269,17 @@ class Beginnings {
 const COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
 
 /**
- * The prompts that were admitted in a step, in words.
+ * The prompts that were admitted in a step, in words. The blocks hold the words, unless the step computes only a part.
  * @param {State} before
  * @param {State} after
  * @returns {Asked[]}
  */
 function newPrompts(before, after) {
   return after.order.flatMap((request) => {
-    const words = (after.tables.get(request)?.[0] ?? []).flatMap((id) => after.words[id]);
-    if (before.tables.has(request) || !words.length) return [];
-    return [{ request, words, found: words.length - (after.scheduled[request] ?? words.length) }];
+    const inBlocks = (after.tables.get(request)?.[0] ?? []).flatMap((id) => after.words[id]);
+    if (before.tables.has(request) || !inBlocks.length) return [];
+    const found = inBlocks.length - (after.scheduled[request] ?? inBlocks.length);
+    return [{ request, words: after.step.prompts?.[request] ?? inBlocks, found }];
   });
 }
 

@@ -51,7 +51,7 @@ export function key(t, { states }, dense) {
 
 /**
  * The last two prompts as bubbles, each with a meter of a place per word: filled for a word that was computed, hollow for
- * one that was found. What was found is underlined in the text.
+ * one that was found, faint for one that a later step computes. What was found is underlined in the text.
  * @param {Words} t
  * @param {Story} story
  * @param {State} state
@@ -61,7 +61,9 @@ export function bubbles(t, story, state, before) {
   return state.asked.map(({ request, words, found }) => {
     const [old, fresh] = [words.slice(0, found), words.slice(found)].map(asText);
     const isNew = !before.asked.some((one) => one.request === request);
-    const places = words.map((_, i) => make("i", { class: i < found ? "" : "done", style: `--i:${i - found}` }));
+    const known = Math.min(state.tok[request] ?? words.length, words.length);
+    const look = (/** @type {number} */ i) => (i < found ? "" : i < known ? "done" : "later");
+    const places = words.map((_, i) => make("i", { class: look(i), style: `--i:${i - found}` }));
     const here = state.tables.has(request) ? "" : "gone";
     return make(
       "p",
@@ -71,7 +73,7 @@ export function bubbles(t, story, state, before) {
         { class: "paid" },
         make("b", {}, request),
         make("span", { class: `meter ${isNew ? "new" : ""}`, "aria-hidden": "true" }, ...places),
-        make("span", { class: "cost" }, fill(t.cost, words.length - found, words.length)),
+        make("span", { class: "cost" }, fill(t.cost, known - found, words.length)),
       ),
       make("span", { class: "found" }, old),
       ` ${fresh}`,

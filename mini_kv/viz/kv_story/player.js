@@ -454,7 +454,7 @@ class KvStory extends HTMLElement {
       const button = p.buttons[name];
       button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
     }
-    p.fig.classList.toggle("follows", this.hasAttribute("follows"));
+    for (const name of ["follows", "live"]) p.fig.classList.toggle(name, this.hasAttribute(name));
     p.buttons.link.hidden = this.#number === 0;
     p.buttons.link.addEventListener("click", () => this.#copyLink());
     p.range.addEventListener("input", () => this.#slide(+p.range.value));

@@ -74,7 +74,7 @@ svg .ref{font-size:12px;text-anchor:end}
 .sign path{fill:none;stroke:var(--card);stroke-width:1.8;stroke-linecap:round;stroke-linejoin:round}
 .icon{display:inline;width:16px;height:16px;vertical-align:-3px}
 .differs>.base,rect.card.differs,.cell.differs>:first-child{stroke:var(--new);stroke-width:3;stroke-dasharray:.1 5;stroke-linecap:round}
-.follows .bar{display:none}
+.follows .bar,.live .bar button{display:none}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
 .cell{cursor:pointer}
 .cell>:first-child{stroke:var(--soft);stroke-width:1;fill:var(--card)}
@@ -109,6 +109,7 @@ svg .cell.held text{fill:var(--ink)}
 .paid{display:flex;flex-wrap:wrap;align-items:center;gap:0 8px}
 .meter{flex:1 1 80px;display:flex;gap:1px;min-width:60px}
 .meter i{flex:1 1 0;height:9px;border:1px solid var(--who);opacity:.55}
+.meter i.later{opacity:.2}
 .meter i.done{background:var(--who);opacity:1}
 .meter.new i.done{animation:paid .1s calc(min(60ms*var(--i),1.9s)) both}
 @keyframes paid{from{background:none;opacity:.55}}
