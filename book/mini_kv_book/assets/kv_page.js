@@ -2,6 +2,7 @@
 // a file can load no modules; such a page keeps what the elements say without scripts.
 (() => {
   "use strict";
+  document.documentElement.classList.toggle("kv-embedded", self !== top); // a page in a frame shows no header
   const HERE = /** @type {HTMLScriptElement} */ (document.currentScript).src;
   for (const [element, script] of [
     ["kv-lab[python]", "kv_lab.js"],

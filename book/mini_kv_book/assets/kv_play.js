@@ -72,8 +72,14 @@ class KvPlay extends HTMLElement {
     const key = make("p", { class: "small" }, make("mark", {}, "found in the cache"), ", computed, ", make("strong", {}, "written by the model"));
     const texts = make("div", { class: "texts" }, key, ...BOXES.map((name) => this.boxes[name].all));
     this.log = make("pre", { tabindex: "0", "aria-label": "What happened" });
-    const kept = make("p", { class: "small" }, button("Save this run", () => this.#later(() => this.#save()), { class: "link" }));
-    kept.append(": ", make("code", {}, "mini-kv story play.json"), " plays it. The address of this page holds your texts and steps.");
+    const keep = {
+      "Save this run": () => this.#save(),
+      "Copy its address": () => this.#copy(location.href),
+      "Copy it as a frame": () => this.#copy(`<iframe src="${location.href}" title="KV cache" width="100%" height="900"></iframe>`),
+    };
+    const links = Object.entries(keep).map(([words, act]) => button(words, () => this.#later(act), { class: "link" }));
+    const kept = make("p", { class: "small bar" }, ...links);
+    kept.append("In a terminal, ", make("code", {}, "mini-kv story play.json"), " shows a saved run.");
     const told = make("details", { open: true }, make("summary", {}, "What happened"), this.log);
     this.figure.setAttribute("live", "");
     this.record = make("div", {}, told, kept);
@@ -350,6 +356,12 @@ class KvPlay extends HTMLElement {
     const file = URL.createObjectURL(new Blob([JSON.stringify(story)], { type: "application/json" }));
     make("a", { href: file, download: "play.json" }).click();
     setTimeout(() => URL.revokeObjectURL(file), 1000);
+  }
+
+  async #copy(text) {
+    if (!navigator.clipboard) throw new Error("The browser does not let this page copy. Copy the address from its address bar.");
+    await navigator.clipboard.writeText(text);
+    this.#say("Copied: your texts and steps are in the address.");
   }
 
   // ---- The address -------------------------------------------------------------------------------------------------------

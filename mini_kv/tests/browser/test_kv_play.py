@@ -274,6 +274,22 @@ def test_an_address_of_something_else_is_refused_with_a_sentence(fragment, said,
     )
 
 
+def test_a_run_is_copied_as_a_frame_and_shown_in_another_page(show, site, serve, open_page):
+    page = show()
+    make_steps(page, 1, 2)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    press(page, "Copy it as a frame")
+    page.get_by_text("Copied: your texts and steps are in the address.").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    head = '<!doctype html><title>Elsewhere</title><link rel="icon" href="data:,">'
+    (site / "outer.html").write_text(f"{head}<h1>Elsewhere</h1>{copied}", encoding="utf-8")
+    outer = open_page(f"{serve(site)}/outer.html")
+    frame = outer.frame_locator("iframe")
+    frame.get_by_text("step 2 of 2").wait_for(timeout=60_000)
+    assert frame.locator(".said").nth(0).inner_text() == text_of(page, "A")
+    assert frame.locator("html.kv-embedded").count() == 1
+
+
 def test_what_cannot_be_sent_is_said_and_stays_in_its_box(show):
     page = show()
     words = "block " * 700
