@@ -13,6 +13,8 @@ kv-chart    Python that ends with a chart: the chart, and the code behind a fold
 kv-instrument  Python that ends with an instrument of `mini_kv.lessons.instruments`: the picture and its controls. It
             shares the names of `kv-python`
 kv-output   one `mini-kv ...` command: the command, and what it printed
+
+Fences with modules of their own: `lab`, `puzzles`, `plan`, `play`, `claims`.
 """
 
 import functools
@@ -126,6 +128,11 @@ def kv_source(body: str, md: Any) -> str:
 @fence
 def kv_python(body: str, md: Any) -> str:
     """Run the code, and show it with its output."""
+    return run_and_show(body, md)
+
+
+def run_and_show(body: str, md: Any) -> str:
+    """Return Python with its output, after the cells before it on the page."""
     shown, output = _cells_of(md).result(run_python, body)
     result = printed(output, md)
     if PREDICT in body.splitlines():

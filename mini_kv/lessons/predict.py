@@ -100,8 +100,16 @@ def _shown(answer: Any) -> str:
 
 
 def questions() -> dict[str, Question]:
-    """Return all questions by id. Raises `ValueError` if an answer is not one of the choices."""
+    """Return all questions of predictions.toml by id. Raises `ValueError` if an answer is not one of the choices."""
     text = resources.files("mini_kv.lessons").joinpath("predictions.toml").read_text(encoding="utf-8")
+    return parsed(text, "predictions.toml")
+
+
+def parsed(text: str, file: str) -> dict[str, Question]:
+    """Return the questions of a text in the form of predictions.toml by id, in their order.
+
+    Raises `ValueError` if an answer is not one of the choices.
+    """
     result = {}
     for values in tomllib.loads(text)["question"]:
         question = Question(
@@ -112,7 +120,7 @@ def questions() -> dict[str, Question]:
             " ".join(values.get("seen", "").split()),
         )
         if question.answer not in question.choices or question.id in result:
-            raise ValueError(f"predictions.toml: {question.id} occurs twice, or its answer is not one of its choices")
+            raise ValueError(f"{file}: {question.id} occurs twice, or its answer is not one of its choices")
         result[question.id] = question
     return result
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import generate, kept, leaks, places, stills, taught
+from mini_kv_book import claims, generate, kept, leaks, places, stills, taught
 from mini_kv_book.assets import plan_page, play_page
 from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
@@ -66,10 +66,10 @@ def wrong_still(name: str, step: str) -> str:
     return "" if 0 < int(step) <= len(load_scenario(name).steps) else "no such step"
 
 
-def wrong_plan(cases: list[str]) -> str:
+def wrong_plan(body: str) -> str:
     """Return what is wrong with the cases of "Will it fit?", or nothing. The page opens on the first one's answer."""
     answers = []
-    for case in cases:
+    for case in body.splitlines():
         fields, bar, words = case.partition(" | ")
         if not (bar and words):
             return f"{case!r} has no words"
@@ -77,9 +77,17 @@ def wrong_plan(cases: list[str]) -> str:
     return "; ".join(answers[0][verb]["error"] for verb in ("plan", "why") if "error" in answers[0][verb])
 
 
-def wrong_play(cases: list[str]) -> str:
+def wrong_play(body: str) -> str:
     """Return what is wrong with the cases of "Play", or nothing: fields, levers, texts that the engine refuses."""
-    return "; ".join(filter(None, (play_page.problem(dict(parse_qsl(case.partition(" | ")[0]))) for case in cases)))
+    cases = [dict(parse_qsl(line.partition(" | ")[0])) for line in body.splitlines()]
+    return "; ".join(filter(None, map(play_page.problem, cases)))
+
+
+def wrong_claims(body: str) -> str:
+    """Return what is wrong with the claims to judge, or nothing. The code that proves them runs on its own page."""
+    sections = {claim.id: claims.section_of(claim.id) for claim in claims.questions(body)}
+    silent = [name for name, section in sections.items() if "print(" not in "".join(section.proofs)]
+    return f"these proofs print nothing: {silent}" if silent else ""
 
 
 RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
@@ -87,6 +95,7 @@ RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
     "kv-chart": run_chart,
     "kv-instrument": run_instrument,
 }
+CHECKS = {"kv-plan": wrong_plan, "kv-play": wrong_play, "kv-claims": wrong_claims}
 
 
 def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
@@ -110,9 +119,8 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play":
-                check = wrong_plan if fence.kind == "kv-plan" else wrong_play
-                return check(fence.body.strip().splitlines())
+            case "kv-plan" | "kv-play" | "kv-claims":
+                return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"
     except FenceError as error:
@@ -324,6 +332,51 @@ def test_an_unknown_symbol_is_an_error(symbol, message):
     with pytest.raises(FenceError) as error:
         source_of(symbol)
     assert str(error.value).startswith(message)
+
+
+def a_claim(anchor: str, choice: str = "False") -> str:
+    """Return a fence's text with one claim."""
+    question = f'[[question]]\nid = "{anchor}"\nask = "A claim."\nanswer = "True"\n'
+    return question + f'[question.choices]\n"True" = "It is."\n"{choice}" = "it is not."\n'
+
+
+def test_a_claim_is_proved_by_the_code_of_its_section_of_the_errata():
+    [claim] = claims.questions(a_claim("e4"))
+    title, [proof] = claims.section_of(claim.id)
+    assert title == '"A block that is freed is gone"'
+    assert run_python(proof, {})[1] == "10 blocks free; 28 tokens found"
+    assert claims.element([(claim, claims.section_of("e4"))], ["<p>10</p>"], "errata/") == (
+        '<div><kv-claims><script type="application/json">'
+        '[{"answer":"True","reasons":{"True":"It is.","False":"it is not."}}]</script>'
+        "<h2>1. A claim.</h2><details><summary>Answer and proof</summary><p><strong>True.</strong> It is.</p><p>10</p>"
+        '<p>In the errata: <a href="errata/#e4">&quot;A block that is freed is gone&quot;</a></p></details>'
+        "</kv-claims></div>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (a_claim("e99"), "errata.md has no section #e99"),
+        (a_claim("n16"), "errata.md#n16 has no code that proves it"),
+        (a_claim("e4", "Perhaps"), "e4: the choices are True and False, not True, Perhaps"),
+        (a_claim("e4") * 2, "ValueError: kv-claims: e4 occurs twice, or its answer is not one of its choices"),
+        ("[[question]", "TOMLDecodeError: Expected ']]' at the end of an array declaration"),
+        ("[[question]]", "KeyError: 'id'"),
+    ],
+)
+def test_a_claim_without_a_proof_or_with_other_choices_is_an_error(body, message):
+    with pytest.raises(FenceError) as error:
+        wrong_claims(body)
+    assert str(error.value).startswith(message)
+
+
+def test_some_of_the_claims_are_true_and_each_proof_runs_alone():
+    """On its page, a proof runs without the code of the sections before it."""
+    [fence] = [fence for fence in fences("", PAGES["true-or-false.md"]) if fence.kind == "kv-claims"]
+    judged = claims.questions(fence.body)
+    assert [claim.answer for claim in judged].count("True") in (3, 4)
+    assert all(run_python(proof, {})[1] for claim in judged for proof in claims.section_of(claim.id).proofs)
 
 
 def test_a_fence_is_found_in_its_file_though_it_is_indented_there():

@@ -73,6 +73,11 @@ def labs_in_page() -> list[str]:
     return [path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml") if 'needs = "C"' in path.read_text("utf-8")]
 
 
+def num_claims() -> int:
+    """Return how many claims a reader judges."""
+    return (DOCS / "true-or-false.md").read_text(encoding="utf-8").count("[[question]]")
+
+
 def equal_plans() -> int:
     """Return how many recorded plans of vLLM the planner's equal."""
     return len(RECORDED.keys() - WHOLE_WINDOWS - LONGEST_IS_A_GUESS)
@@ -85,6 +90,10 @@ COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     (COMMANDS, rf"engine.md\): {NUMBER} files", lambda: len(spine()["files"])),
     ("README.md", f"{NUMBER} scenarios were recorded", lambda: sum(len(load()) for load in PARTS.values())),
     ("book/docs/index.md", f"{NUMBER} puzzles", lambda: len(puzzle_names())),
+    ("book/docs/index.md", rf"{NUMBER} claims\]", num_claims),
+    ("book/docs/true-or-false.md", f"{NUMBER} claims about", num_claims),
+    ("book/docs/reference/errata.md", f"{NUMBER} claims, and", num_claims),
+    ("book/docs/reference/changes.md", f"{NUMBER} claims to judge", num_claims),
     ("book/docs/index.md", f"{NUMBER} chapters with", lambda: len([*DOCS.glob("chapters/[0-9]*.md")])),
     ("book/docs/index.md", f"{NUMBER} graded labs", lambda: len([*ROOT.glob("labs/lab-*")])),
     ("book/docs/index.md", rf"{NUMBER}\s+run in the page", lambda: len(labs_in_page())),

@@ -7,6 +7,7 @@ When the test is over, every page that it opened must have been silent: no error
 request to anywhere but files and this machine. `axe(page)` returns the serious accessibility findings.
 """
 
+import importlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,12 +21,31 @@ from urllib.parse import urlsplit
 import pytest
 
 from mini_kv.tests.browser.fill_once import fill_once
+from mini_kv.viz.figure import script
 
 HERE = Path(__file__).parent
+PACKED = HERE.parents[2] / "book" / "docs" / "assets" / "kv-lab"
 AXE = HERE / "node_modules" / "axe-core" / "axe.min.js"
 ARGS = ["--no-sandbox", "--disable-background-networking"]
 
 OpenPage = Callable[..., Any]
+WriteSite = Callable[..., Path]
+
+ELEMENT_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212);
+color: light-dark(#111, #eee) }} a {{ color: light-dark(#0a6187, #7cc7ea) }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}</style>
+<main><h1 id="{anchor}">{title}</h1>{content}</main>
+<script src="assets/kv_story.js"></script>
+<script src="assets/kv_page.js"></script>
+</html>
+"""
+"""A page with an element of the book and nothing else."""
 
 
 def chromium_path() -> str | None:
@@ -101,6 +121,43 @@ def serve() -> Iterator[Callable[[Path], str]]:
         http.shutdown()
         thread.join()
         http.server_close()
+
+
+@pytest.fixture(scope="module")
+def write_site(tmp_path_factory: pytest.TempPathFactory) -> WriteSite:
+    """A function that writes pages with elements of the book, and the scripts that they load, and returns the folder.
+
+    `write_site("Puzzles", index=HTML, bare=HTML)` writes index.html and bare.html.
+    """
+    why = "elements of the book's pages: the book's packages are missing; `make site` gets them"
+    lab = pytest.importorskip("mini_kv_book.lab", reason=why)
+    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
+
+    def write(title: str, **pages: str) -> Path:
+        folder = tmp_path_factory.mktemp("site")
+        assets = folder / "assets"
+        assets.mkdir()
+        if PACKED.is_dir():
+            shutil.copytree(PACKED, assets / "kv-lab")
+        for name in lab.SCRIPTS:
+            shutil.copy(lab.ASSETS / name, assets / name)
+        (assets / "kv_story.js").write_text(script(), encoding="utf-8")
+        for name, content in pages.items():
+            page = ELEMENT_PAGE.format(title=title, anchor=title.lower(), content=content)
+            (folder / f"{name}.html").write_text(with_policy(page), encoding="utf-8")
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def megabytes() -> int:
+    """How many MB of Python an element loads. Without a packed Python the test is skipped."""
+    lab = pytest.importorskip("mini_kv_book.lab", reason="Python in the page: `make site` gets the book's packages")
+    size = lab.megabytes()
+    if size is None:
+        pytest.skip("Python in the page: it is not packed; `make test` does it where npm is")
+    return int(size)
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ def test_a_copy_that_is_not_broken_is_built(copy):
         ("```kv-output\nmini-kv story no-such-story\n```", "kv_output: exit status 2: "),
         ("```kv-lab\nlab-99\n```", "fence: there is no lab 'lab-99'"),
         ("```kv-puzzle\nno-such-puzzle\n```", "fence: there is no puzzle 'no-such-puzzle'; there are: twelve-of-"),
+        ("```kv-claims\n[[question]]\n```", "fence: KeyError: 'id'"),
         ("```mermaid\nflowchart LR\n A --> B\n```", "mermaid: a diagram needs a line `accTitle: ...`"),
     ],
 )
@@ -318,6 +319,21 @@ def test_a_lab_runs_in_its_page(book_url, open_page):
     page.wait_for_selector("kv-lab .strip i", timeout=60_000)
     page.wait_for_selector("kv-lab:not([running])", timeout=60_000)
     assert page.locator("kv-lab .strip i").count() > 3
+
+
+def test_a_claim_is_judged_in_its_page(book_url, open_page):
+    """On a phone, code does not make the page wider. The keys are the element's, though F and N are the theme's too."""
+    page = open_page(book_url + "true-or-false/", width=390)
+    page.get_by_role("button", name="True", exact=True).focus()
+    for number in range(10):
+        page.keyboard.press("f")
+        assert page.locator("kv-claims details:visible .kv-printed").inner_text().strip()
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert page.locator("[data-md-toggle=search]").is_checked() is False
+        page.keyboard.press("n")
+        assert page.locator("kv-claims .marks li", has_text=re.compile(r"\u2713|\u2717")).count() == number + 1
+    assert page.locator("kv-claims .end h2").inner_text() == "6 of 10"
+    assert page.url == book_url + "true-or-false/"
 
 
 def test_a_first_red_test_is_three_taps_away_on_a_phone(book_url, open_page):

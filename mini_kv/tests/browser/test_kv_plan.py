@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,45 +10,20 @@ from mini_kv.cli import main
 from mini_kv.tests.golden.planning import planning_rows
 
 DOCS = Path(__file__).parents[3] / "book" / "docs"
-PACKED = DOCS / "assets" / "kv-lab"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 QWEN = next(row["config"] for row in planning_rows() if row["name"] == "Qwen3.5-4B")
 
 pytestmark = pytest.mark.browser
 
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<link rel="icon" href="data:,">
-<title>Will it fit?</title>
-<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212);
-color: light-dark(#111, #eee) }}</style>
-<main><h1>Will it fit?</h1><h2>Ask</h2>{element}</main>
-<script src="assets/kv_page.js"></script>
-</html>
-"""
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A page with the element, made by the book's fence from the book's own cases, and what it loads."""
-    why = "the planner in the page: the book's packages are missing; `make site` gets them"
-    plan = pytest.importorskip("mini_kv_book.plan", reason=why)
-    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
-    lab = importlib.import_module("mini_kv_book.lab")
-    if lab.megabytes() is None:
-        pytest.skip("the planner in the page: Python is not packed for it; `make test` does it where npm is")
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
-    for name in lab.SCRIPTS:
-        shutil.copy(lab.ASSETS / name, folder / "assets" / name)
+def site(write_site, megabytes):
+    """A page with the element, made by the book's fence from the book's own cases, and one without Python."""
+    plan = importlib.import_module("mini_kv_book.plan")
     body = (DOCS / "fit.md").read_text(encoding="utf-8").split("```kv-plan\n")[1].split("\n```")[0]
     cases = [plan.case_of(line) for line in body.splitlines()]
-    for file, size in (("index", lab.megabytes()), ("bare", None)):
-        page = PAGE.format(element=plan.element(cases, size))
-        (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
-    return folder
+    index, bare = (f"<h2>Ask</h2>{plan.element(cases, size)}" for size in (megabytes, None))
+    return write_site("Will it fit?", index=index, bare=bare)
 
 
 @pytest.fixture

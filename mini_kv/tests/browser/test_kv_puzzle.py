@@ -1,54 +1,27 @@
 """The puzzles in a real browser: the grid, each solved by its calls, with keys, on a phone, and without scripts."""
 
 import importlib
-import shutil
-from pathlib import Path
 
 import pytest
 
 from mini_kv.events.puzzle import load_puzzle
 from mini_kv.tests.test_puzzles import SOLUTIONS
-from mini_kv.viz.figure import script
 
-PACKED = Path(__file__).parents[3] / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 320, "height": 700, "has_touch": True}
 
 pytestmark = pytest.mark.browser
 
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<link rel="icon" href="data:,">
-<title>Puzzles</title>
-<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212) }}
-a {{ color: light-dark(#0a6187, #7cc7ea) }}</style>
-<main><h1 id="puzzles">Puzzles</h1>{puzzles}</main>
-<script>{figure}</script>
-<script src="assets/kv_page.js"></script>
-</html>
-"""
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A page with all puzzles, made by the book's fence, and what it loads."""
-    why = "puzzles in the page: the book's packages are missing; `make site` gets them"
-    fence = pytest.importorskip("mini_kv_book.puzzles", reason=why)
-    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
-    lab = importlib.import_module("mini_kv_book.lab")
-    if lab.megabytes() is None:
-        pytest.skip("puzzles in the page: Python is not packed for them; `make test` does it where npm is")
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
-    for name in lab.SCRIPTS:
-        shutil.copy(lab.ASSETS / name, folder / "assets" / name)
+def site(write_site, megabytes):
+    """A page with all puzzles, made by the book's fence, and one without Python."""
+    fence = importlib.import_module("mini_kv_book.puzzles")
     puzzles = [load_puzzle(name) for name in SOLUTIONS]
-    for file, size in (("index", lab.megabytes()), ("bare", None)):
-        levels = "".join(fence.level(puzzle, size) for puzzle in puzzles)
-        page = PAGE.format(puzzles=fence.grid(puzzles) + levels, figure=script() if size else "")
-        (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
-    return folder
+
+    def content(size):
+        return fence.grid(puzzles) + "".join(fence.level(puzzle, size) for puzzle in puzzles)
+
+    return write_site("Puzzles", index=content(megabytes), bare=content(None))
 
 
 @pytest.fixture
