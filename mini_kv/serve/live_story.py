@@ -28,6 +28,8 @@ EVERY_S = 0.15
 MOST_STEPS, MOST_RECORDED = 48, 2000
 """The most steps of the story on a page, and of a recorded story."""
 MOST_LINES, MOST_REQUESTS, MOST_CHARACTERS = 12, 16, 400
+ENDS = {"length": "it has all its tokens", "stop": "its text is complete", "abort": "it was stopped"}
+"""Finish reasons, in words."""
 
 Json = dict[str, Any]
 
@@ -92,8 +94,8 @@ class LiveStory:
         self._make, self._recorder = make, Recorder(strict=False)
         self._spans: list[Span] = []
         self._requests: dict[str, Json] = {}
-        self._came: list[str] = []
-        self._ended: list[str] = []
+        self._sentences: list[str] = []
+        """What has happened since the last step of the story."""
         self._preempted: set[str] = set()
         self._log: deque[str] = deque(maxlen=60)
         self._num_evicted = self._num_steps = 0
@@ -142,7 +144,6 @@ class LiveStory:
             "cached": None,
             "state": "waits",
         }
-        self._came.append(ticket.request_id)
         self._note(f"{ticket.request_id} arrives with {len(ticket.prompt_token_ids)} tokens", 1)
 
     def said(self, ticket: Asked, delta: NewText) -> None:
@@ -156,21 +157,24 @@ class LiveStory:
             request["found"] = "".join(map(self._word, found))[:MOST_CHARACTERS]
         request["cached"], request["state"] = delta.num_cached_tokens, delta.finish_reason or "runs"
         if delta.finish_reason:
-            self._ended.append(delta.request_id)
-            self._note(f"{delta.request_id} ends: {delta.finish_reason}")
+            self._note(f"{delta.request_id} ends: {ENDS.get(delta.finish_reason, delta.finish_reason)}")
 
     def turned(self, busy: bool) -> None:
         """Collect the cache's calls, and send an update if one is due."""
         spans = _worth_telling(self._kv.spans)
         self._kv.spans.clear()
+        for span in spans:
+            if span.call == "get_computed_blocks" and span.result:
+                self._note(f"{span.request_id} finds {span.result} tokens in the cache")
         evicted = [edge.block_id for span in spans for edge in span.edges if edge.kind is EdgeKind.EVICTED]
         self._num_evicted += len(evicted)
         if evicted:
-            self._note(f"evicted: block{'s' if len(evicted) > 1 else ''} {', '.join(map(str, evicted))}")
+            blocks = "block" if len(evicted) == 1 else "blocks"
+            self._note(f"{blocks} {', '.join(map(str, evicted))} evicted")
         self._note_preempted()
         if not self._record and not self.is_wanted():
             self.kept.clear()
-            self._came, self._ended, self._spans = [], [], []
+            self._sentences, self._spans = [], []
             return
         self._spans += spans
         now = time.perf_counter()
@@ -197,6 +201,7 @@ class LiveStory:
 
     def _note(self, line: str, steps_ahead: int = 0) -> None:
         self._log.append(f"step {self._engine.stats.num_steps + steps_ahead}: {line}")
+        self._sentences.append(f"{line[0].upper()}{line[1:]}.")
 
     # A telling.
 
@@ -205,12 +210,10 @@ class LiveStory:
         self._read_words()
         frame, words = frame_of(self._kv.manager), dict(self._words)
         lines = story(span for span in self._spans if span.edges or span.call == "get_computed_blocks")
-        said = [f"{', '.join(self._came)} arrived."] if self._came else []
-        said += [f"{', '.join(self._ended)} ended."] if self._ended else []
         self._num_steps += 1
         told = {
             "do": f"step {self._engine.stats.num_steps}",
-            "say": " ".join(said),
+            "say": " ".join(self._sentences[:MOST_LINES]),
             "lines": lines[:MOST_LINES],
             "waiting": self._waiting(),
             "prompts": self._partly_computed() or None,
@@ -218,7 +221,7 @@ class LiveStory:
         self.kept.append((frame, self._spans, words, told))
         if self._recording is not None and len(self._recording.steps) < MOST_RECORDED:
             self._recording.add_step(frame, self._spans, words, **told)
-        self._spans, self._came, self._ended = [], [], []
+        self._spans, self._sentences = [], []
         if len(self.kept) > MOST_STEPS:  # half at once: the figure plays what is added at the end, and knows it by that
             self.kept = self.kept[MOST_STEPS // 2 :]
 

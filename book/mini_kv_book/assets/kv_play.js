@@ -227,7 +227,7 @@ class KvPlay extends HTMLElement {
     await this.#start();
     if (!(await this.#compute())) {
       this.#isRunning = false;
-      this.#say("Nothing to compute: send another text.");
+      this.#say("Nothing to compute. Send another text.");
     }
     await this.#show();
   }
@@ -437,6 +437,8 @@ async function fetched(url) {
 
 const STYLE = `${LOOK}
 .bar button { font-size: .85em }
+.small.bar { flex-wrap: wrap; gap: .2em 1em }
+.small.bar button { font-size: 1em }
 button[aria-pressed=true] { border-color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
 .both { display: grid; gap: 1em }
 h3 { margin: 0 0 .3em; font-size: 1em }
@@ -449,7 +451,8 @@ dd { margin: 0; font-weight: 650 }
 .box { border: 1px solid var(--line); border-radius: 6px; padding: .6em }
 .box .bar { margin: .4em 0 0 }
 .said { margin: 0 0 .5em; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
-.said strong { color: var(--accent) }
+.said strong { display: block; color: var(--accent) }
+.said strong:not(:empty)::before { content: "The model continues:"; display: block; color: var(--todo); font: 400 .85em var(--kv-sans, system-ui, sans-serif) }
 mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
 textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical }
 .small { font-size: .85em; color: var(--todo); margin: .3em 0 0 }

@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from mini_kv.labkit.grading.handins import find_handins
-from mini_kv.viz.figure import script
 
 ROOT = Path(__file__).parents[3]
-PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 LABS = [
     *(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12)),
@@ -55,40 +53,14 @@ PLAYED = """() => new Promise((done) => {
 
 pytestmark = pytest.mark.browser
 
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<link rel="icon" href="data:,">
-<title>{lab}</title>
-<style>:root {{ color-scheme: light dark }} body {{ margin: 0 }}</style>
-<main><h1>{lab}</h1>{element}</main>
-<script>{figure}</script>
-<script src="assets/kv_page.js"></script>
-</html>
-"""
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Pages with one lab each, made by the book's fence, and what they load."""
-    why = "labs in the page: the book's packages are missing; `make site` gets them"
-    fence = pytest.importorskip("mini_kv_book.lab", reason=why)
-    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
-    if not (PACKED / "packed.json").is_file():
-        pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
-    for name in fence.SCRIPTS:
-        shutil.copy(fence.ASSETS / name, folder / "assets" / name)
-    for lab in LABS:
-        page = PAGE.format(lab=lab, element=fence.element(lab, fence.megabytes()), figure=script())
-        (folder / f"{lab}.html").write_text(with_policy(page), encoding="utf-8")
-    chinese = PAGE.format(lab="lab-05", element=fence.element("lab-05", fence.megabytes(), "zh"), figure=script())
-    (folder / "chinese.html").write_text(with_policy(chinese), encoding="utf-8")
-    bare = PAGE.format(lab="lab-05", element=fence.element("lab-05", None), figure="")
-    (folder / "bare.html").write_text(bare, encoding="utf-8")
-    return folder
+def site(write_site, megabytes):
+    """Pages with one lab each, made by the book's fence, one in Chinese, and one without Python."""
+    fence = importlib.import_module("mini_kv_book.lab")
+    pages = {lab: fence.element(lab, megabytes) for lab in LABS}
+    pages |= {"chinese": fence.element("lab-05", megabytes, "zh"), "bare": fence.element("lab-05", None)}
+    return write_site("A lab", **pages)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import importlib
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,50 +12,22 @@ from mini_kv.cli import main
 from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.lessons.exhibits import HEADS, TAILS
 from mini_kv.lessons.play import Levers, Play
-from mini_kv.viz.figure import script
 
 DOCS = Path(__file__).parents[3] / "book" / "docs"
-PACKED = DOCS / "assets" / "kv-lab"
 ENGINE = Path(engine.__path__[0])
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 
 pytestmark = pytest.mark.browser
 
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<link rel="icon" href="data:,">
-<title>Play</title>
-<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212);
-color: light-dark(#111, #eee) }}</style>
-<main><h1>Play</h1><h2>The engine</h2>{element}</main>
-<script src="assets/kv_story.js"></script>
-<script src="assets/kv_page.js"></script>
-</html>
-"""
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A page with the element, made by the book's fence from the book's own cases, and what it loads."""
-    why = "the engine in the page: the book's packages are missing; `make site` gets them"
-    play = pytest.importorskip("mini_kv_book.play", reason=why)
-    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
-    lab = importlib.import_module("mini_kv_book.lab")
-    if lab.megabytes() is None:
-        pytest.skip("the engine in the page: Python is not packed for it; `make test` does it where npm is")
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
-    for name in lab.SCRIPTS:
-        shutil.copy(lab.ASSETS / name, folder / "assets" / name)
-    (folder / "assets" / "kv_story.js").write_text(script(), encoding="utf-8")
+def site(write_site, megabytes):
+    """A page with the element, made by the book's fence from the book's own cases, and one without Python."""
+    play = importlib.import_module("mini_kv_book.play")
     body = (DOCS / "play.md").read_text(encoding="utf-8").split("```kv-play\n")[1].split("\n```")[0]
     cases = [play.case_of(line) for line in body.splitlines()]
-    for file, size in (("index", lab.megabytes()), ("bare", None)):
-        page = PAGE.format(element=play.element(cases, size))
-        (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
-    return folder
+    index, bare = (f"<h2>The engine</h2>{play.element(cases, size)}" for size in (megabytes, None))
+    return write_site("Play", index=index, bare=bare)
 
 
 @pytest.fixture
@@ -92,7 +63,7 @@ def box(page, name):
 
 
 def text_of(page, name):
-    return box(page, name).locator(".said").inner_text()
+    return box(page, name).locator(".said").text_content()
 
 
 def press(page, name):
@@ -196,11 +167,11 @@ def test_a_prompt_that_takes_two_steps_is_shown_whole_from_the_first(show):
     page = show()
     make_steps(page, 1, 1)
     bubble = page.locator("kv-story .bubble").nth(1)
-    assert "A request waits until" in bubble.inner_text() and "computed 5 of 28" in bubble.inner_text()
+    assert "A request waits until" in bubble.inner_text() and "16 found + 5 computed" in bubble.inner_text()
     said = "16 of 28 tokens found in the cache; its prompt is being computed"
     assert box(page, "B").locator(".small").inner_text() == said
     make_steps(page, 2, 2)
-    assert "computed 12 of 28" in bubble.inner_text()
+    assert "16 found + 12 computed" in bubble.inner_text()
     assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache; the model writes"
 
 
@@ -286,7 +257,7 @@ def test_a_run_is_copied_as_a_frame_and_shown_in_another_page(show, site, serve,
     outer = open_page(f"{serve(site)}/outer.html")
     frame = outer.frame_locator("iframe")
     frame.get_by_text("step 2 of 2").wait_for(timeout=60_000)
-    assert frame.locator(".said").nth(0).inner_text() == text_of(page, "A")
+    assert frame.locator(".said").nth(0).text_content() == text_of(page, "A")
     assert frame.locator("html.kv-embedded").count() == 1
 
 
@@ -317,8 +288,8 @@ def test_a_lever_starts_again_with_the_texts(show):
 def test_each_case_shows_what_its_button_says(show):
     page = show()
     for case, counter in (
-        ("Ten blocks for three texts: who is evicted?", "evicted"),
-        ("Too few blocks: who is preempted?", "preempted"),
+        ("Ten blocks for three texts: which blocks are evicted?", "evicted"),
+        ("Too few blocks: which text must wait?", "preempted"),
     ):
         press(page, case)
         run_to_the_end(page)

@@ -57,7 +57,7 @@ def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
     assert shown.locator("#requests li", has_text="B, 24 of 29").locator("mark").inner_text() in PROMPT
     story = shown.evaluate("document.querySelector('kv-story').data")
     shared = [step["say"] for step in story["steps"] if "shared 1..3" in step["events"]]
-    assert shared == ["B arrived."]
+    assert shared == ["B arrives with 29 tokens. B finds 24 tokens in the cache."]
     assert shown.evaluate("document.body.scrollWidth <= innerWidth")
     # A card whose words change while the checker looks has two texts; the figure's own tests hold it to this rule.
     assert axe(shown, {"rules": {"label-content-name-mismatch": {"enabled": False}}}) == []

@@ -122,7 +122,7 @@ def test_a_stopped_text_stays_and_a_cleared_one_goes_and_both_free_their_blocks(
     told = play.telling()
     assert told["counters"]["held"] == 0
     assert [told["boxes"][name]["text"][:20] for name in "AB"] == ["A block is free when", ""]
-    assert told["log"][2:] == ["step 1: A1 ends: abort", "step 1: B1 ends: abort"]
+    assert told["log"][2:] == [f"step 1: {name} ends: it was stopped" for name in ("A1", "B1")]
     play.send("B", "A block")
     assert play.boxes["B"].request_id == "B2"
 

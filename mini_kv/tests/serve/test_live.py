@@ -56,9 +56,10 @@ def test_a_request_is_told_with_what_it_found_and_said(serve):
     ]
     assert telling["log"] == [
         "step 1: A arrives with 17 tokens",
-        "step 4: A ends: length",
+        "step 4: A ends: it has all its tokens",
         "step 5: B arrives with 17 tokens",
-        "step 8: B ends: length",
+        "step 5: B finds 16 tokens in the cache",
+        "step 8: B ends: it has all its tokens",
     ]
 
 
@@ -108,7 +109,8 @@ def test_a_recorded_story_plays_in_the_terminal_and_on_a_page(serve, tmp_path, c
     assert main(["story", str(file)]) == 0
     told = capsys.readouterr().out
     assert "[1/4] 96 blocks of 8 tokens, live\n" in told
-    assert "A arrived." in told and "lookup A: hit 0" in told and "A ended." in told
+    assert "A arrives with 17 tokens." in told and "lookup A: hit 0" in told
+    assert "A ends: it has all its tokens." in told
     assert main(["story", str(file), "--html", str(page)]) == 0
     assert "kv-story" in page.read_text(encoding="utf-8")
 

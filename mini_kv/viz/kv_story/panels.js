@@ -73,7 +73,7 @@ export function bubbles(t, story, state, before) {
         { class: "paid" },
         make("b", {}, request),
         make("span", { class: `meter ${isNew ? "new" : ""}`, "aria-hidden": "true" }, ...places),
-        make("span", { class: "cost" }, fill(t.cost, known - found, words.length)),
+        make("span", { class: "cost" }, fill(found ? t.costFound : t.cost, known - found, found)),
       ),
       make("span", { class: "found" }, old),
       ` ${fresh}`,
