@@ -191,12 +191,12 @@ class LiveStory:
         waiting = self._engine.scheduler.waiting
         preempted = {each.request_id for each in waiting if each.status is RequestStatus.PREEMPTED}
         for name in sorted(preempted - self._preempted):
-            self._note(f"{name} is preempted: its blocks are freed, and it waits")
+            self._note(f"no block is free: {name} is preempted, its blocks are freed, and it waits")
             if name in self._requests:
                 self._requests[name]["state"] = "preempted"
         for name in sorted(self._preempted - preempted):
             if name in self._engine.scheduler.requests:
-                self._note(f"{name} runs again")
+                self._note(f"{name} runs again: what is no longer in the cache is computed again")
         self._preempted = preempted
 
     def _note(self, line: str, steps_ahead: int = 0) -> None:

@@ -294,7 +294,7 @@ def test_each_case_shows_what_its_button_says(show):
         press(page, case)
         run_to_the_end(page)
         assert int(counters(page)[counter]) > 0
-    assert "is preempted: its blocks are freed, and it waits" in page.get_by_label("What happened").inner_text()
+    assert "is preempted, its blocks are freed, and it waits" in page.get_by_label("What happened").inner_text()
     press(page, "Layers that see 32 tokens")
     make_steps(page, 1, 2)
     assert page.locator("kv-story").get_by_text("window 32").count() > 0
