@@ -1,7 +1,8 @@
-// Two kernels in WebGPU's language: the write of new keys and values, and attention over blocks.
+// Two kernels in WebGPU's language: the write of keys and values, attention over blocks.
 //
-// The names are those of mini_kv/attention/triton_kernels.py. A program (WebGPU: a workgroup) has a lane per element of
-// a head. Names in capitals are known when the kernel is compiled. kv_gpu.js starts the programs.
+// The names are those of mini_kv/attention/triton_kernels.py. A program (WebGPU: a
+// workgroup) has a lane per element of a head. Names in capitals are known when the
+// kernel is compiled. kv_gpu.js starts the programs.
 
 override HEAD_SIZE: u32;
 override NUM_HEADS: u32;
@@ -19,7 +20,10 @@ override WINDOW: u32; // 0: none
 
 /// Write new keys and values to their slots. Grid: (num_tokens, NUM_KV_HEADS).
 @compute @workgroup_size(HEAD_SIZE)
-fn write_kv(@builtin(workgroup_id) program: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn write_kv(
+  @builtin(workgroup_id) program: vec3u,
+  @builtin(local_invocation_index) lane: u32,
+) {
   let token = program.x;
   let kv_head = program.y;
   let source = row_of(token, kv_head) + lane;
@@ -30,22 +34,27 @@ fn write_kv(@builtin(workgroup_id) program: vec3u, @builtin(local_invocation_ind
 
 @group(1) @binding(0) var<storage, read> query: array<f32>; // [num_tokens, NUM_HEADS, HEAD_SIZE]
 @group(1) @binding(1) var<storage, read> positions: array<u32>; // [num_tokens]
-@group(1) @binding(2) var<storage, read> requests: array<u32>; // [num_tokens]: each token's row of the block tables
+@group(1) @binding(2) var<storage, read> requests: array<u32>; // [num_tokens]: rows of block_tables
 @group(1) @binding(3) var<storage, read> block_tables: array<u32>; // [num_reqs, table_stride]
 @group(1) @binding(4) var<uniform> table_stride: u32;
 @group(1) @binding(5) var<storage, read_write> out: array<f32>; // as the query
 
 const LOWEST = -1e30; // less than every score
 
-// What the lanes of a program share: of each position of a tile, where its row begins, and its score.
+// What the lanes of a program share: where the row of each position of a tile begins,
+// and the position's score.
 var<workgroup> rows: array<u32, HEAD_SIZE>;
 var<workgroup> scores: array<f32, HEAD_SIZE>;
 
-/// Compute attention of one query over the positions that it sees. Grid: (num_tokens, NUM_HEADS).
+/// Compute attention of one query and one head. Grid: (num_tokens, NUM_HEADS).
 ///
-/// Each lane computes the score of one position of a tile. Then each lane adds up one element of the tile's values.
+/// Each lane computes the score of one position of a tile. Then each lane adds up one
+/// element of the tile's values.
 @compute @workgroup_size(HEAD_SIZE)
-fn attend(@builtin(workgroup_id) program: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn attend(
+  @builtin(workgroup_id) program: vec3u,
+  @builtin(local_invocation_index) lane: u32,
+) {
   let token = program.x;
   let head = program.y;
   let kv_head = head / (NUM_HEADS / NUM_KV_HEADS);
@@ -53,14 +62,17 @@ fn attend(@builtin(workgroup_id) program: vec3u, @builtin(local_invocation_index
   let table = requests[token] * table_stride;
   let end = positions[token] + 1;
 
-  var acc = 0.0; // this lane's element: the sum of the values so far, each times exp(its score - largest)
+  // This lane's element: the sum of the values, each times exp(its score - largest).
+  var acc = 0.0;
   var total = 0.0; // the sum of these factors
   var largest = LOWEST; // the largest score so far
-  for (var tile_begin = first_visible_position(positions[token]); tile_begin < end; tile_begin += HEAD_SIZE) {
+  let begin = first_visible_position(positions[token]);
+  for (var tile_begin = begin; tile_begin < end; tile_begin += HEAD_SIZE) {
     let tile_size = min(HEAD_SIZE, end - tile_begin);
-    if (lane < tile_size) { // nothing else is read: a slot after the end may hold anything
+    if (lane < tile_size) { // a slot after the end may hold anything: it is not read
       let position = tile_begin + lane;
-      let slot = block_tables[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;
+      let block = block_tables[table + position / BLOCK_SIZE];
+      let slot = block * BLOCK_SIZE + position % BLOCK_SIZE;
       rows[lane] = row_of(slot, kv_head);
       scores[lane] = dot_with_key(q, rows[lane]) / sqrt(f32(HEAD_SIZE));
     }
