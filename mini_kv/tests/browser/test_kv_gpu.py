@@ -57,12 +57,16 @@ def open_gpu_page(gpu_browser):
 
     def opened(url):
         page = opener(url)
-        if not page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):
-            pytest.skip("attention by WebGPU: this Chromium has no adapter for it, not even SwiftShader")
+        skip_without_gpu(page)
         return page
 
     with silent_pages(gpu_browser) as opener:
         yield opened
+
+
+def skip_without_gpu(page):
+    if not page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):
+        pytest.skip("attention by WebGPU: this Chromium has no adapter for it, not even SwiftShader")
 
 
 @pytest.fixture
@@ -233,9 +237,13 @@ def test_a_step_back_is_possible_with_a_gpu(open_gpu_page, play_url):
     assert texts(page) == before
 
 
+FAILED = "WebGPU failed, so JavaScript computes from here on. The browser says: "
+
+
 def test_a_gpu_that_fails_is_left_with_a_sentence_and_the_words_are_the_same(browser, play_url):
     with chromium(browser, *WITH_GPU) as own, silent_pages(own) as opener:  # the crash is one of the whole browser
         page = opener(play_url)
+        skip_without_gpu(page)
         run_to_the_end(page)
         before = texts(page)
         lever(page).select_option("webgpu")
@@ -244,10 +252,20 @@ def test_a_gpu_that_fails_is_left_with_a_sentence_and_the_words_are_the_same(bro
         own.new_browser_cdp_session().send("Browser.crashGpuProcess")
         press(page, "One step")
         wait_for_step(page, 2)
-        assert status(page).startswith("WebGPU failed, so JavaScript computes from here on. The browser says: ")
+        assert status(page).startswith(FAILED)
         assert lever(page).input_value() == "javascript"
         run_to_the_end(page)
         assert texts(page) == before
+
+
+def test_kernels_that_do_not_compile_are_left_with_a_sentence(open_gpu_page, play_site, serve, tmp_path):  # noqa: F811
+    folder = Path(shutil.copytree(play_site, tmp_path / "site"))
+    (folder / "assets" / "kv_gpu.wgsl").write_text("fn attend() { a language of next year }", encoding="utf-8")
+    page = open_gpu_page(f"{serve(folder)}/index.html")
+    lever(page).select_option("webgpu")
+    press(page, "One step")
+    wait_for_step(page, 1)
+    assert status(page).startswith(FAILED)
 
 
 def test_without_a_gpu_there_is_no_lever_and_the_page_works(browser, play_url):
