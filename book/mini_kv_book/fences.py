@@ -6,7 +6,8 @@ kv-beside   two lines as `kv-story` takes them: two figures that go together, wi
 kv-film     a scenario's name: the figure, playing by itself until the reader takes it. A second line `address words`: a
             link beside the button that takes it
 kv-still    a scenario's name and a step: a small picture of it, for a link
-kv-source   a dotted symbol: its source text, in lines that the column holds
+kv-source   a dotted symbol: its source text, in lines that the column holds. `folder/file.wgsl function`: a function
+            in WGSL
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
 kv-chart    Python that ends with a chart: the chart, and the code behind a fold. It shares the names of `kv-python`
@@ -122,7 +123,8 @@ def kv_source(body: str, md: Any) -> str:
     """Show the source text of a symbol, with a link to its page."""
     source = source_of(body)
     caption = f'<a href="{html.escape(link_to(md, source.path))}"><code>{body.strip()}</code></a>'
-    return f'<figure class="kv-code">{code(narrow(source.text), "python")}<figcaption>{caption}</figcaption></figure>'
+    shown = code(source.text, "wgsl") if source.path.endswith(".wgsl") else code(narrow(source.text), "python")
+    return f'<figure class="kv-code">{shown}<figcaption>{caption}</figcaption></figure>'
 
 
 @fence

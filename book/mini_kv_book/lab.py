@@ -28,6 +28,8 @@ SCRIPTS = (
     "kv_play.js",
     "kv_claims.js",
     "kv_runner.js",
+    "kv_gpu.js",
+    "kv_gpu.wgsl",
 )
 """What the site serves of them: the first is in every page, and loads the others where they are needed."""
 HOME = "On your own machine: edit {0} in an editor that you know, and run {1}. This is the starter:"

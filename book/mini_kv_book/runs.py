@@ -145,17 +145,32 @@ def run_command(body: str) -> str:
 def source_of(symbol: str) -> Source:
     """Return the source text of `package.module.Class.method`. Nothing is imported, so torch need not be there.
 
-    A method may be inherited from a class of the same module.
+    A method may be inherited from a class of the same module. `folder/file.wgsl function` is a function in WGSL.
 
     Raises:
-        FenceError: There is no such module, or no such name in it.
+        FenceError: There is no such module or file, or no such name in it.
     """
+    if " " in symbol.strip():
+        return _find_in_wgsl(*symbol.split(maxsplit=1))
     parts = symbol.strip().split(".")
     for cut in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:cut]).with_suffix(".py")
         if path.is_file():
             return _find(path, parts[cut:], symbol.strip())
     raise FenceError(f"no module of this repository begins {symbol.strip()!r}")
+
+
+def _find_in_wgsl(file: str, name: str) -> Source:
+    """Return a function with the comments and attributes directly above it."""
+    path = ROOT / file
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    first = next((i for i, line in enumerate(lines) if line.startswith(f"fn {name.strip()}(")), None)
+    if first is None:
+        raise FenceError(f"{file} has no function {name.strip()!r}")
+    end = lines.index("}", first) + 1
+    while lines[first - 1].startswith(("///", "@")):
+        first -= 1
+    return Source(file, first + 1, "\n".join(lines[first:end]))
 
 
 def _find(path: Path, names: list[str], symbol: str) -> Source:

@@ -321,9 +321,22 @@ def test_a_symbol_is_shown_with_its_decorators_and_without_an_import():
     assert source_of("mini_kv.viz.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'
 
 
+def test_a_function_in_wgsl_is_shown_with_its_comments_and_attributes():
+    source = source_of("book/mini_kv_book/assets/kv_gpu.wgsl write_kv")
+    lines = source.text.splitlines()
+    assert lines[0] == "/// Write new keys and values to their slots. Grid: (num_tokens, NUM_KV_HEADS)."
+    assert lines[1] == "@compute @workgroup_size(HEAD_SIZE)"
+    assert lines[-2:] == ["  v_cache[target_row] = value[source];", "}"]
+
+
 @pytest.mark.parametrize(
     ("symbol", "message"),
     [
+        (
+            "book/mini_kv_book/assets/kv_gpu.wgsl nothing",
+            "book/mini_kv_book/assets/kv_gpu.wgsl has no function 'nothing'",
+        ),
+        ("book/nothing.wgsl attend", "book/nothing.wgsl has no function 'attend'"),
         ("mini_kv.core.block_pool.BlockPool.tuch", "mini_kv/core/block_pool.py has no 'tuch' (asked for "),
         ("vllm.v1.core.block_pool", "no module of this repository begins 'vllm.v1.core.block_pool'"),
     ],

@@ -4,6 +4,7 @@
  * cache. All that the reader does is in #done, with the number of steps before it. So a step back, and an address that
  * somebody sends, are the same thing: a new engine that does it all again.
  */
+import { GpuKV, hasGpu, openGpu } from "./kv_gpu.js";
 import { button, LOOK, make } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
 import { readWeights, Runner } from "./kv_runner.js";
@@ -26,6 +27,8 @@ class KvPlay extends HTMLElement {
   #waiting = []; // the answers that are awaited, in order
   #weights = {};
   #runner = null;
+  #makeRunner; // made by a step that computes
+  #gpu = null;
   #levers; // all as texts
   #model = "tiny";
   #steps = 0;
@@ -115,9 +118,19 @@ class KvPlay extends HTMLElement {
       this.#field("policy", "Eviction", choose(policies.map((each) => [each, each]))),
       this.#field("model", "The model", choose(models)),
       this.#field("enable_caching", "Prefix caching", choose([["true", "on"], ["false", "off"]])),
+      this.#computedBy(),
     ];
     const note = make("p", { class: "small" }, "A change starts again, with an empty cache and your texts.");
     return make("details", { class: "levers", open: true }, make("summary", {}, "Settings"), make("div", { class: "fields" }, ...fields), note);
+  }
+
+  /** JavaScript or WebGPU: shown where the browser has a GPU. An address does not hold it. */
+  #computedBy() {
+    this.by = choose([["javascript", "JavaScript"], ["webgpu", "WebGPU"]]);
+    const field = this.#field("computed_by", "Attention computed by", this.by);
+    field.hidden = true;
+    hasGpu().then((found) => (field.hidden = !found));
+    return field;
   }
 
   #field(name, words, input, ...more) {
@@ -128,7 +141,7 @@ class KvPlay extends HTMLElement {
   }
 
   #fill() {
-    const values = { ...this.#levers, model: this.#model };
+    const values = { ...this.#levers, model: this.#model, computed_by: this.by.value };
     for (const input of this.#root.querySelectorAll(".levers [name]")) {
       input.value = values[input.name];
       input.dispatchEvent(new Event("input"));
@@ -242,7 +255,13 @@ class KvPlay extends HTMLElement {
     const weights = this.#load(this.#model);
     const { groups } = await this.#ask({ do: "start", fields: { ...this.#levers, model: this.#model } });
     const { config, tensors } = await weights;
-    this.#runner = new Runner(config, tensors, { numBlocks: 1 + Number(this.#levers.num_blocks), blockSize: Number(this.#levers.block_size), groups });
+    const options = { numBlocks: 1 + Number(this.#levers.num_blocks), blockSize: Number(this.#levers.block_size), groups };
+    this.#makeRunner = async () => {
+      if (this.by.value === "javascript") return new Runner(config, tensors, options);
+      const gpu = (this.#gpu ??= await openGpu());
+      return new Runner(config, tensors, { ...options, makeKV: (shape) => new GpuKV(gpu, shape) });
+    };
+    this.#runner = null;
     this.#computed = 0;
     this.#started = true;
     this.#say("");
@@ -262,12 +281,29 @@ class KvPlay extends HTMLElement {
   async #compute() {
     const { plan } = await this.#ask({ do: "plan" });
     if (!plan) return false;
-    while (this.#computed < this.#steps) this.#runner.execute(this.#plans[this.#computed++].plan); // after steps back
-    const tokens = this.#runner.execute(plan);
+    const tokens = await this.#execute(plan).catch((error) => {
+      if (this.by.value === "javascript") throw error;
+      this.#leaveGpu(error);
+      return this.#execute(plan);
+    });
     this.#plans.push({ plan, tokens });
     this.#computed = ++this.#steps;
     await this.#ask({ do: "take", tokens });
     return true;
+  }
+
+  async #execute(plan) {
+    this.#runner ??= await this.#makeRunner();
+    while (this.#computed < this.#steps) await this.#runner.execute(this.#plans[this.#computed++].plan); // after steps back
+    return this.#runner.execute(plan);
+  }
+
+  /** A GPU has failed: the next runner is one in JavaScript, and computes all steps again. */
+  #leaveGpu(error) {
+    this.by.value = "javascript";
+    this.#gpu = this.#runner = null;
+    this.#computed = 0;
+    this.#say(`WebGPU failed, so JavaScript computes from here on. The browser says: ${error.message}`);
   }
 
   /** Do it all again up to a step. Known tokens are not computed again until a new step needs their keys and values. */

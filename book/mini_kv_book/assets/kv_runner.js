@@ -3,9 +3,10 @@
 // A slot for each new token, keys and values written to slots, attention that looks back through a block table. `mini_kv/engine/model_runner.py` and `model.py` do the same with PyTorch.
 //
 //     const runner = new Runner(config, readWeights(bytes), { numBlocks, blockSize, groups });
-//     runner.execute(plan);         // {request_id: next token} of the requests that need one
+//     await runner.execute(plan);   // {request_id: next token} of the requests that need one
 //
 // A plan is a list of requests: {request_id, token_ids, begin, tables, samples}. See mini_kv/lessons/play.py.
+// `makeKV` makes another memory of keys and values, with its own attention: see kv_gpu.js.
 
 /** The tensors of a safetensors file in bfloat16, as {name: Float32Array}. */
 export function readWeights(buffer) {
@@ -23,24 +24,23 @@ export function readWeights(buffer) {
 }
 
 export class Runner {
-  constructor(config, weights, { numBlocks, blockSize, groups }) {
+  constructor(config, weights, { numBlocks, blockSize, groups, makeKV = makePlainKV }) {
     this.config = config;
     this.weights = weights;
     this.blockSize = blockSize;
-    this.kvSize = config.num_key_value_heads * config.head_dim;
-    const kinds = config.layer_types ?? Array(config.num_hidden_layers).fill("full_attention");
-    this.windows = kinds.map((kind) => (kind === "sliding_attention" ? config.sliding_window : Infinity));
     this.groups = groups; // of each layer: a group has a block table
-    const numSlots = numBlocks * blockSize;
-    this.keys = kinds.map(() => new Float32Array(numSlots * this.kvSize));
-    this.values = kinds.map(() => new Float32Array(numSlots * this.kvSize));
+    const { num_attention_heads: numHeads, num_key_value_heads: numKvHeads, head_dim: headSize } = config;
+    const kinds = config.layer_types ?? Array(config.num_hidden_layers).fill("full_attention");
+    const windows = kinds.map((kind) => (kind === "sliding_attention" ? config.sliding_window : Infinity));
+    this.kv = makeKV({ windows, numBlocks, blockSize, numHeads, numKvHeads, headSize });
   }
 
   /** Compute one step, and return the most likely next token of each request that needs one. */
-  execute(plan) {
-    const tokens = plan.flatMap((request) => request.token_ids.map((id, i) => ({ id, position: request.begin + i, request })));
+  async execute(plan) {
+    const tokens = plan.flatMap(({ token_ids, begin }, row) => token_ids.map((id, i) => ({ id, position: begin + i, row })));
+    const metadata = plan[0].tables.map((_, group) => this.#metadata(plan, tokens, group));
     let hidden = this.#embed(tokens);
-    for (let layer = 0; layer < this.windows.length; layer++) hidden = this.#layer(layer, hidden, tokens);
+    for (const [layer, group] of this.groups.entries()) hidden = await this.#layer(layer, hidden, tokens, metadata[group]);
     const sampled = {};
     let row = -1;
     for (const request of plan) {
@@ -48,6 +48,22 @@ export class Runner {
       if (request.samples) sampled[request.request_id] = this.#nextToken(hidden, row);
     }
     return sampled;
+  }
+
+  /** What a step's attention needs, with the block tables of one group: a row per request. */
+  #metadata(plan, tokens, group) {
+    const tables = plan.map((request) => request.tables[group]);
+    const tableStride = Math.max(...tables.map((table) => table.length));
+    const blockTables = new Uint32Array(tables.length * tableStride);
+    tables.forEach((table, row) => blockTables.set(table, row * tableStride));
+    const slots = tokens.map(({ position, row }) => slotOf(tables[row], position, this.blockSize));
+    return {
+      positions: Uint32Array.from(tokens, ({ position }) => position),
+      requests: Uint32Array.from(tokens, ({ row }) => row), // each token's row of the block tables
+      slotMapping: Uint32Array.from(slots),
+      blockTables,
+      tableStride,
+    };
   }
 
   #embed(tokens) {
@@ -58,9 +74,9 @@ export class Runner {
     return hidden;
   }
 
-  #layer(layer, hidden, tokens) {
+  async #layer(layer, hidden, tokens, metadata) {
     const name = `model.layers.${layer}.`;
-    const attended = this.#attention(layer, this.#norm(hidden, name + "input_layernorm"), tokens);
+    const attended = await this.#attention(layer, this.#norm(hidden, name + "input_layernorm"), tokens, metadata);
     const middle = sum(hidden, attended);
     const normed = this.#norm(middle, name + "post_attention_layernorm");
     const gate = this.#linear(normed, name + "mlp.gate_proj");
@@ -70,53 +86,15 @@ export class Runner {
   }
 
   /** Attention of the new tokens: write their keys and values to their slots, then look back through the block tables. */
-  #attention(layer, normed, tokens) {
-    const { head_dim: dim, num_attention_heads: numHeads } = this.config;
+  async #attention(layer, normed, tokens, metadata) {
     const name = `model.layers.${layer}.self_attn.`;
     const query = this.#linear(normed, name + "q_proj");
     const key = this.#linear(normed, name + "k_proj");
     const value = this.#linear(normed, name + "v_proj");
     this.#rotate(query, tokens);
     this.#rotate(key, tokens); // before it is stored: a key in a block never changes
-    tokens.forEach(({ position, request }, row) => {
-      const slot = this.#slot(request.tables[this.groups[layer]], position);
-      this.keys[layer].set(key.subarray(row * this.kvSize, (row + 1) * this.kvSize), slot * this.kvSize);
-      this.values[layer].set(value.subarray(row * this.kvSize, (row + 1) * this.kvSize), slot * this.kvSize);
-    });
-    const out = new Float32Array(tokens.length * numHeads * dim);
-    tokens.forEach((token, row) => {
-      for (let head = 0; head < numHeads; head++) {
-        const at = (row * numHeads + head) * dim;
-        this.#lookBack(layer, head, query.subarray(at, at + dim), token, out.subarray(at, at + dim));
-      }
-    });
-    return this.#linear(out, name + "o_proj");
-  }
-
-  /** The slot of a token: its block in the table, and its place in the block. */
-  #slot(table, position) {
-    return table[Math.floor(position / this.blockSize)] * this.blockSize + (position % this.blockSize);
-  }
-
-  /** Attention of one query and one head over all tokens that it sees, itself included. Writes to `out`. */
-  #lookBack(layer, head, query, { position, request }, out) {
-    const { head_dim: dim, num_attention_heads: numHeads, num_key_value_heads: numKvHeads } = this.config;
-    const table = request.tables[this.groups[layer]];
-    const kvHead = Math.floor((head * numKvHeads) / numHeads);
-    const first = Math.max(0, position - this.windows[layer] + 1);
-    const scores = [];
-    for (let seen = first; seen <= position; seen++) {
-      const at = this.#slot(table, seen) * this.kvSize + kvHead * dim;
-      scores.push(dot(query, 0, this.keys[layer], at, dim) / Math.sqrt(dim));
-    }
-    const highest = Math.max(...scores);
-    const weights = scores.map((score) => Math.exp(score - highest));
-    const total = weights.reduce((a, b) => a + b);
-    for (let seen = first; seen <= position; seen++) {
-      const at = this.#slot(table, seen) * this.kvSize + kvHead * dim;
-      const weight = weights[seen - first] / total;
-      for (let i = 0; i < dim; i++) out[i] += weight * this.values[layer][at + i];
-    }
+    this.kv.write(layer, key, value, metadata.slotMapping);
+    return this.#linear(await this.kv.attend(layer, query, metadata), name + "o_proj");
   }
 
   /** Turn each pair of elements (i, i + dim / 2) of each head by an angle that depends on the token's position. */
@@ -176,6 +154,69 @@ export class Runner {
     }
     return best;
   }
+}
+
+/** Keys and values of all layers in slots, and attention that reads them. */
+export class KV {
+  constructor({ windows, numBlocks, blockSize, numHeads, numKvHeads, headSize }) {
+    this.windows = windows;
+    this.blockSize = blockSize;
+    this.headSize = headSize;
+    this.numHeads = numHeads;
+    this.group = numHeads / numKvHeads; // query heads per KV head
+    this.rowSize = numKvHeads * headSize;
+    this.keys = windows.map(() => new Float32Array(numBlocks * blockSize * this.rowSize));
+    this.values = windows.map(() => new Float32Array(numBlocks * blockSize * this.rowSize));
+  }
+
+  /** Write new keys and values to their slots. */
+  write(layer, key, value, slotMapping) {
+    slotMapping.forEach((slot, token) => {
+      this.keys[layer].set(key.subarray(token * this.rowSize, (token + 1) * this.rowSize), slot * this.rowSize);
+      this.values[layer].set(value.subarray(token * this.rowSize, (token + 1) * this.rowSize), slot * this.rowSize);
+    });
+  }
+
+  /** Attention of new tokens, each over all tokens that it sees, itself included. */
+  attend(layer, query, { positions, requests, blockTables, tableStride }) {
+    const out = new Float32Array(query.length);
+    positions.forEach((position, token) => {
+      const table = blockTables.subarray(requests[token] * tableStride);
+      for (let head = 0; head < this.numHeads; head++) {
+        const at = (token * this.numHeads + head) * this.headSize;
+        this.#lookBack(layer, head, query.subarray(at, at + this.headSize), position, table, out.subarray(at, at + this.headSize));
+      }
+    });
+    return out;
+  }
+
+  /** Attention of one query and one head. Writes to `out`. */
+  #lookBack(layer, head, query, position, table, out) {
+    const kvHead = Math.floor(head / this.group);
+    const first = Math.max(0, position - this.windows[layer] + 1);
+    const rows = [];
+    for (let seen = first; seen <= position; seen++) {
+      rows.push(slotOf(table, seen, this.blockSize) * this.rowSize + kvHead * this.headSize);
+    }
+    const scores = rows.map((row) => dot(query, 0, this.keys[layer], row, this.headSize) / Math.sqrt(this.headSize));
+    const highest = Math.max(...scores);
+    const weights = scores.map((score) => Math.exp(score - highest));
+    const total = weights.reduce((a, b) => a + b);
+    rows.forEach((row, seen) => {
+      const weight = weights[seen] / total;
+      for (let i = 0; i < this.headSize; i++) out[i] += weight * this.values[layer][row + i];
+    });
+  }
+}
+
+/** Any class with the methods of `KV` can be its place. @returns {any} */
+function makePlainKV(shape) {
+  return new KV(shape);
+}
+
+/** The slot of a token: its block in the table, and its place in the block. */
+function slotOf(table, position, blockSize) {
+  return table[Math.floor(position / blockSize)] * blockSize + (position % blockSize);
 }
 
 function dot(a, at, b, bt, size) {

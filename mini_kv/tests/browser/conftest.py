@@ -11,6 +11,7 @@ import importlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -73,6 +74,13 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[OpenPage]:
     """A function that opens pages; whatever any of them complained about fails the test at its end."""
+    with silent_pages(browser) as opener:
+        yield opener
+
+
+@contextmanager
+def silent_pages(browser: Any) -> Iterator[OpenPage]:
+    """A function that opens pages of a browser. Raises `AssertionError` at the end if any of them complained."""
     complaints: list[str] = []
     contexts = []
 
