@@ -26,6 +26,7 @@ SCRIPTS = (
     "kv_puzzle.js",
     "kv_plan.js",
     "kv_play.js",
+    "kv_planes.js",
     "kv_runner.js",
 )
 """What the site serves of them: the first is in every page, and loads the others where they are needed."""

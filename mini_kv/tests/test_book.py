@@ -110,7 +110,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play":
+            case "kv-plan" | "kv-play" | "kv-planes":
                 check = wrong_plan if fence.kind == "kv-plan" else wrong_play
                 return check(fence.body.strip().splitlines())
             case _:
@@ -125,7 +125,12 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
 
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 PAGES |= generate.pages()  # which a fresh clone does not have
-NEEDS = {"mini_kv.lessons.generation": "torch", "softmax_in_tiles": "torch", "```kv-chart": "matplotlib"}
+NEEDS = {
+    "mini_kv.lessons.generation": "torch",
+    "mini_kv.lessons.torch_plane": "torch",
+    "softmax_in_tiles": "torch",
+    "```kv-chart": "matplotlib",
+}
 """What a page says that runs a package which not every machine has."""
 
 

@@ -8,6 +8,7 @@
     ["kv-puzzle[python]", "kv_puzzle.js"],
     ["kv-plan[python]", "kv_plan.js"],
     ["kv-play[python]", "kv_play.js"],
+    ["kv-planes[model]", "kv_planes.js"],
     [".kv-instrument", "kv_instrument.js"],
   ]) {
     if (document.querySelector(element)) import(new URL(script, HERE).href);
