@@ -34,6 +34,13 @@ SENTENCES = (
     "blocks are free, and they stay cached until they are reused."
 )
 """A text for models that count."""
+TEXTS = {
+    "A": "The scheduler counts tokens, and the cache counts blocks. A block is held by",
+    "B": "The scheduler counts tokens, and the cache counts blocks. A request waits until",
+}
+"""Two texts with one beginning."""
+TIGHT = Levers(num_blocks=5, max_num_batched_tokens=12, max_tokens=10)
+"""With `TEXTS`: a prompt in two pieces, a hit, and a preemption."""
 
 
 class DataPlane(Protocol):
@@ -94,6 +101,22 @@ def answers(play: Play) -> dict[str, str]:
 def blocks_in_use(play: Play) -> int:
     """Return the number of blocks with a reference."""
     return int(play.telling()["counters"]["held"])
+
+
+def shapes(steps: Sequence[ExecutedStep]) -> list[list[tuple[str, int, int, Any]]]:
+    """Return the plans of these steps without their tokens: request, first position, number of tokens, tables."""
+    return [
+        [(row["request_id"], row["begin"], len(row["token_ids"]), row["tables"]) for row in step.plan] for step in steps
+    ]
+
+
+def dice_story() -> dict[str, Any]:
+    """Return the story of `TEXTS` with dice, for the book's figure."""
+    play = control_plane(TEXTS, levers=TIGHT)
+    run(play, Dice())
+    story = play.live.recorded()
+    assert story is not None
+    return {**story, "title": "Two texts, continued by dice"}
 
 
 # The size of a plan.

@@ -5,9 +5,14 @@ of its requests, because a `SchedulerOutput` has only what is new. Here each pla
 between two steps but keys and values.
 """
 
+import html
 import json
+import shutil
+import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +24,9 @@ from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.interface import CausalLM
 from mini_kv.engine.kv_memory import allocate_kv_cache_tensors
 from mini_kv.engine.model_runner import PagedAttend
-from mini_kv.lessons.planes import Plan, control_plane, run
+from mini_kv.lessons.challenge import Challenge
+from mini_kv.lessons.lever import Lever
+from mini_kv.lessons.planes import DataPlane, OneWrongBlock, Plan, answers, control_plane, run
 from mini_kv.lessons.play import Levers
 
 
@@ -83,3 +90,91 @@ def recorded(texts: Mapping[str, str], model: str, levers: Levers) -> dict[str, 
         "steps": [{"plan": s.plan, "tokens": s.tokens, "ms": round(1e3 * s.seconds, 2)} for s in steps],
     }
     return json.loads(json.dumps(record))  # type: ignore[no-any-return]
+
+
+# JavaScript, without a browser.
+
+RUNNER_JS = Path(__file__).parents[2] / "book" / "mini_kv_book" / "assets" / "kv_runner.js"
+"""The page's runner, in a clone of the repository."""
+IN_NODE = """
+const { record, config, weights, runner } = JSON.parse(require("fs").readFileSync(0, "utf8"));
+import(runner).then(({ readWeights, Runner }) => {
+  const file = new Uint8Array(require("fs").readFileSync(weights)).buffer;
+  const { num_blocks: numBlocks, block_size: blockSize, groups, steps } = record;
+  const javascript = new Runner(config, readWeights(file), { numBlocks, blockSize, groups });
+  console.log(JSON.stringify(steps.map(({ plan }) => javascript.execute(plan))));
+});
+"""
+
+
+def in_node(record: Mapping[str, Any]) -> str:
+    """Execute recorded plans in JavaScript, and return how many tokens are equal, or why it could not be done."""
+    node = shutil.which("node")
+    if node is None:
+        return "Node.js is not installed. The chapter's page executes the same plans in your browser."
+    if not RUNNER_JS.is_file():
+        return "kv_runner.js is in a clone of the repository, not in the package."
+    folder = tiny_folder(windows=record["model"] == "tiny_windows")
+    given = {
+        "record": record,
+        "config": json.loads((folder / "config.json").read_text(encoding="utf-8")),
+        "weights": str(folder / "model.safetensors"),
+        "runner": RUNNER_JS.as_uri(),
+    }
+    done = subprocess.run(
+        [node, "--eval", IN_NODE],
+        input=json.dumps(given),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=True,
+    )
+    pairs = [
+        (token, tokens[name])
+        for tokens, step in zip(json.loads(done.stdout), record["steps"], strict=True)
+        for name, token in step["tokens"].items()
+    ]
+    return f"{sum(a == b for a, b in pairs)} of {len(pairs)} tokens of JavaScript are equal to those of PyTorch."
+
+
+# One wrong number.
+
+TWO = {
+    "A": "The scheduler counts tokens and the cache counts",
+    "B": "The scheduler counts tokens and the cache keeps",
+}
+ROOMY = Levers(num_blocks=12, max_tokens=16)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of a run, and which of them are changed."""
+
+    texts: Mapping[str, str]
+    changed: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Which texts are changed."""
+        return f"Changed: {' and '.join(self.changed) or 'nothing'}."
+
+    def _repr_html_(self) -> str:
+        lines = [f"{name}: {text!r}" for name, text in self.texts.items()]
+        return f'<pre style="white-space:pre-wrap">{html.escape(chr(10).join([*lines, self.sentence]))}</pre>'
+
+
+def with_wrong_block(block_id: int | None) -> Texts:
+    """Return the texts of `TWO` if in step 6 the second block of B is this one, and the change. `None`: no fault."""
+    play, right = control_plane(TWO, levers=ROOMY), control_plane(TWO, levers=ROOMY)
+    runner: DataPlane = torch_runner(ROOMY)
+    run(play, runner if block_id is None else OneWrongBlock(runner, 6, "B1", column=1, block_id=block_id))
+    run(right, torch_runner(ROOMY))
+    said, expected = answers(play), answers(right)
+    return Texts(said, tuple(name for name in TWO if said[name] != expected[name]))
+
+
+def wrong_block_lever() -> Lever:
+    """Return a lever over the block id in B's table in step 6. The right one is 4. A has the blocks 1 and 3."""
+    pictures = {str(block_id): with_wrong_block(block_id) for block_id in range(1, 6)}
+    challenge = Challenge("Find a block with which A's text changes, too.", lambda at: "A" in pictures[at].changed)
+    return Lever("B's second block in step 6", pictures, start=3, challenge=challenge)

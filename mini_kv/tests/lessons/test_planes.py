@@ -1,6 +1,7 @@
 """Several data planes under one control plane: PyTorch, dice, counts, and a plan with one wrong number."""
 
 import random
+import shutil
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.lessons.exhibits import HEADS, TAILS
 from mini_kv.lessons.planes import (
     SENTENCES,
+    TEXTS,
+    TIGHT,
     Bigrams,
     Dice,
     OneWrongBlock,
@@ -17,26 +20,23 @@ from mini_kv.lessons.planes import (
     answers,
     blocks_in_use,
     control_plane,
+    dice_story,
     num_tokens_of,
     plan_bytes,
     run,
+    shapes,
 )
 from mini_kv.lessons.play import Levers, Play
 
 CHANCE = random.Random(1)
 PROMPTS = {chr(ord("A") + n): CHANCE.choice(HEADS) + CHANCE.choice(TAILS) + CHANCE.choice(TAILS) for n in range(20)}
 SMALL = Levers(num_blocks=24)
-TWO = {
-    "A": "The scheduler counts tokens and the cache counts",
-    "B": "The scheduler counts tokens and the cache keeps",
-}
 FOUR = {
     "A": "A block is free when no request",
     "B": "A block is cached when its hash",
     "C": "A request that waits has",
     "D": "A block is free when no",
 }
-ROOMY = Levers(num_blocks=12, max_tokens=16)
 
 
 def torch_plane() -> Any:
@@ -76,33 +76,56 @@ def test_pytorch_generates_the_engine_s_own_words_in_a_pool_that_preempts(model:
 
 
 def test_a_record_has_what_the_page_needs_to_execute_it_again() -> None:
-    record = torch_plane().recorded(TWO, "tiny", ROOMY)
+    record = torch_plane().recorded(TEXTS, "tiny", TIGHT)
     assert {name: record[name] for name in ("model", "num_blocks", "block_size", "groups")} == {
         "model": "tiny",
-        "num_blocks": 13,
+        "num_blocks": 6,
         "block_size": 8,
         "groups": [0, 0, 0],
     }
-    assert len(record["steps"]) == 16
+    assert len(record["steps"]) == 12
     assert all(step["ms"] > 0 for step in record["steps"])
-    said = {name: "".join(record["words"][str(step["tokens"][f"{name}1"])] for step in record["steps"]) for name in TWO}
-    play = control_plane(TWO, levers=ROOMY)
-    run(play, torch_plane().torch_runner(ROOMY))
+    said = dict.fromkeys(TEXTS, "")
+    for step in record["steps"]:
+        for request_id, token in step["tokens"].items():
+            said[request_id[0]] += record["words"][str(token)]
+    play = control_plane(TEXTS, levers=TIGHT)
+    run(play, torch_plane().torch_runner(TIGHT))
     assert said == answers(play)
+
+
+def test_node_executes_a_record_with_the_same_tokens_or_says_that_it_is_missing() -> None:
+    record = torch_plane().recorded(TEXTS, "tiny", TIGHT)
+    said = torch_plane().in_node(record)
+    missing = "Node.js is not installed. The chapter's page executes the same plans in your browser."
+    equal = "20 of 20 tokens of JavaScript are equal to those of PyTorch."
+    assert said == (missing if shutil.which("node") is None else equal)
+
+
+def test_pytorch_and_dice_get_the_same_plans_but_for_the_tokens() -> None:
+    """Also the preemption and the hits are the same."""
+    play = control_plane(TEXTS, levers=TIGHT)
+    steps = run(play, torch_plane().torch_runner(TIGHT))
+    assert shapes(steps) == shapes(run(control_plane(TEXTS, levers=TIGHT), Dice()))
+    assert play.scheduler.num_preemptions == 1
+    assert [row["begin"] for row in steps[-1].plan] == [16]
 
 
 def test_one_wrong_block_id_raises_nothing_and_changes_the_words_of_both_requests() -> None:
     """In one step, B's table has a block of A: B reads A's keys, and A reads later what B has written there."""
-    torch_runner = torch_plane().torch_runner
-    right = control_plane(TWO, levers=ROOMY)
-    steps = run(right, torch_runner(ROOMY))
-    tables = {row["request_id"]: row["tables"] for row in steps[5].plan}
-    assert tables == {"A1": ([1, 3],), "B1": ([2, 4],)}
-    wrong = control_plane(TWO, levers=ROOMY)
-    run(wrong, OneWrongBlock(torch_runner(ROOMY), step=6, request_id="B1", column=1, block_id=3))
-    changed = [name for name in TWO if answers(wrong)[name] != answers(right)[name]]
-    assert changed == ["A", "B"]
-    assert blocks_in_use(wrong) == 0
+    plane = torch_plane()
+    steps = run(control_plane(plane.TWO, levers=plane.ROOMY), plane.torch_runner(plane.ROOMY))
+    assert {row["request_id"]: row["tables"] for row in steps[5].plan} == {"A1": ([1, 3],), "B1": ([2, 4],)}
+    changed = {block_id: plane.with_wrong_block(block_id).changed for block_id in (None, 3, 4, 5)}
+    assert changed == {None: (), 3: ("A", "B"), 4: (), 5: ("B",)}
+    assert plane.with_wrong_block(3).sentence == "Changed: A and B."
+
+
+def test_the_lever_starts_at_the_right_block_and_has_a_block_that_changes_both_texts() -> None:
+    lever = torch_plane().wrong_block_lever()
+    assert [*lever.pictures][lever.start] == "4"
+    assert lever.pictures["4"].sentence == "Changed: nothing."
+    assert "3" in lever.met
 
 
 # Without tensors -----------------------------------------------------------------------------------------------------
@@ -119,7 +142,7 @@ def test_dice_leave_no_block_in_use_and_no_invariant_is_violated(seed: int) -> N
 
 
 def test_the_same_dice_draw_the_same_words() -> None:
-    first, second, other = (control_plane(TWO) for _ in range(3))
+    first, second, other = (control_plane(TEXTS) for _ in range(3))
     run(first, Dice(1))
     run(second, Dice(1))
     run(other, Dice(2))
@@ -185,6 +208,12 @@ def test_trigrams_have_the_same_words_in_any_pool() -> None:
     tight, roomy = counted(small), counted(Levers(num_blocks=64, max_tokens=16, enable_caching=False))
     assert tight.scheduler.num_preemptions > 0
     assert answers(tight) == answers(roomy)
+
+
+def test_the_story_of_the_dice_is_one_of_twelve_steps() -> None:
+    story = dice_story()
+    assert story["title"] == "Two texts, continued by dice"
+    assert story["num_blocks"] == 6
 
 
 # Plans ---------------------------------------------------------------------------------------------------------------
