@@ -8,7 +8,6 @@ from html import escape
 from typing import Any
 from urllib.parse import parse_qsl
 
-from mini_kv.lessons.planes import plan_bytes
 from mini_kv.lessons.play import Levers
 from mini_kv_book.assets.play_page import BOXES, problem
 from mini_kv_book.fences import fence as as_fence
@@ -45,7 +44,7 @@ def element(record: dict[str, Any], size: int | None) -> str:
     """Return `<kv-planes>`. `size`: bytes of the model's weights. Without it the page cannot execute the plans."""
     rows = "".join(_row(number, step, record["words"]) for number, step in enumerate(record["steps"], start=1))
     table = (
-        "<table><thead><tr><th>Step</th><th>Plan: positions</th><th>PyTorch</th><th>ms</th></tr></thead>"
+        "<table><thead><tr><th>Step</th><th>Plan: positions</th><th>PyTorch</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )
     if size is None:
@@ -58,8 +57,7 @@ def _row(number: int, step: dict[str, Any], words: dict[str, str]) -> str:
     """Return one step as a row of the table."""
     plan = ", ".join(f"{row['request_id']} {_positions(row)}" for row in step["plan"])
     said = ", ".join(f"{name} {words[str(token)]!r}" for name, token in step["tokens"].items()) or "no token"
-    size = plan_bytes(step["plan"])
-    cells = (f"{number}", f"{plan} ({size} bytes)", said, f"{step['ms']}")
+    cells = (f"{number}", plan, f"{said} ({step['ms']} ms)")
     return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
