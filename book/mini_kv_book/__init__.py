@@ -4,7 +4,7 @@ All text is made by a Markdown extension or a fence's formatter, so that MkDocs 
 Reading order:
 
 - `places`, `runs`, `narrow`, `fences`, `extension`: the build of a page;
-- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`, `play`, `claims`: its parts;
+- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`, `play`, `claims`, `planes`: its parts;
 - `docstrings` and `drawings`: the docstrings on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures stored in notebooks;
 - `tables`: tables from code and data: `deviations`, `names`, `serving`, `coverage`, `drafts`,

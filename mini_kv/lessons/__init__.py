@@ -4,10 +4,11 @@ In reading order, first the numbers, counted on the real engine: `curves` (waste
 `timeline` (the state of each request per step), `windows` (blocks and hits of groups of layers), `policies` (a scenario
 under another eviction policy), `tiers_in_letters` (a cache with tiers, in letters), `misbehave` (servers with a fault
 each, their counters and calls), `exhibits` (parts with five public bugs), `play` (the engine of the page "Play"),
-`mirrored` (a mirror that loses messages), `boundaries` (the requests that a decode step must visit), `helpers` (several
-requests admitted together, one that is always freed). With torch: `tensors` (slots, online softmax, 8 bits),
-`quantization_error` (the error of 8 bits), `watched` (an engine whose batches are kept), `generation` (texts from this
-engine), `served` (a server in the same process).
+`planes` (other programs that execute its plans), `mirrored` (a mirror that loses messages), `boundaries` (the requests
+that a decode step must visit), `helpers` (several requests admitted together, one that is always freed). With torch:
+`tensors` (slots, online softmax, 8 bits), `quantization_error` (the error of 8 bits), `watched` (an engine whose
+batches are kept), `generation` (texts from this engine), `torch_plane` (PyTorch for those plans), `served` (a server in
+the same process).
 
 Then the contents of cells: `notebook` (players with buttons), `element` (the figure), `small_cache` (a cache
 behind buttons), `chain` (two prompts and their block hashes), `lever` (a slider over pictures) and `levers` (those of

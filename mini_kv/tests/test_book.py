@@ -95,7 +95,7 @@ RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
     "kv-chart": run_chart,
     "kv-instrument": run_instrument,
 }
-CHECKS = {"kv-plan": wrong_plan, "kv-play": wrong_play, "kv-claims": wrong_claims}
+CHECKS = {"kv-plan": wrong_plan, "kv-play": wrong_play, "kv-planes": wrong_play, "kv-claims": wrong_claims}
 
 
 def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
@@ -119,7 +119,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play" | "kv-claims":
+            case "kv-plan" | "kv-play" | "kv-planes" | "kv-claims":
                 return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"
@@ -133,7 +133,12 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
 
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 PAGES |= generate.pages()  # which a fresh clone does not have
-NEEDS = {"mini_kv.lessons.generation": "torch", "softmax_in_tiles": "torch", "```kv-chart": "matplotlib"}
+NEEDS = {
+    "mini_kv.lessons.generation": "torch",
+    "mini_kv.lessons.torch_plane": "torch",
+    "softmax_in_tiles": "torch",
+    "```kv-chart": "matplotlib",
+}
 """What a page says that runs a package which not every machine has."""
 
 

@@ -21,6 +21,7 @@ from mini_kv.lessons.curves import (
     waste_over_block_sizes,
 )
 from mini_kv.lessons.misbehave import idle_seconds, serve
+from mini_kv.lessons.planes import TEXTS, TIGHT, Dice, control_plane, run, shapes
 from mini_kv.lessons.predict import LOCK, Predict, questions, seen
 from mini_kv.lessons.small_cache import LiveCache
 from mini_kv.lessons.tiers_in_letters import story
@@ -66,6 +67,13 @@ def difference_of_a_mirror() -> str:
     if run.is_right:
         return "it is right"
     return "it has blocks too many" if run.stale[-1] > run.missing[-1] else "it lacks blocks"
+
+
+def difference_of_plans() -> str:
+    first, second = (run(control_plane(TEXTS, levers=TIGHT), Dice(seed)) for seed in (0, 1))
+    if [step.plan for step in first] == [step.plan for step in second]:
+        return "nothing"
+    return "only the token ids" if shapes(first) == shapes(second) else "the token ids and the block tables"
 
 
 def mirrored_or_skip() -> ModuleType:
@@ -176,6 +184,7 @@ ANSWERS = {
     "a-lost-message": difference_of_a_mirror,
     "more-keys": lambda: "no" if more_keys_than_blocks("stale-index") and not more_keys_than_blocks("none") else "yes",
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
+    "dice-in-place-of-a-model": difference_of_plans,
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }
 ABOUT_ATTENTION = {

@@ -89,6 +89,7 @@ def test_a_badge_stands_only_where_it_distinguishes():
         "15-from-prompt-to-text.md": ("PyTorch",),
         "16-what-a-cache-buys.md": ("PyTorch",),
         "21-served.md": ("PyTorch",),
+        "24-control-plane-data-plane.md": ("PyTorch",),
         "23-five-bugs-that-were-real.md": ("PyTorch",),
     }
 

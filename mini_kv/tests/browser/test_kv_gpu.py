@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from mini_kv.tests.browser.conftest import ARGS, chromium_path, silent_pages
+from mini_kv.tests.browser.test_kv_planes import records  # noqa: F401
+from mini_kv.tests.browser.test_kv_planes import site as planes_site  # noqa: F401
 from mini_kv.tests.browser.test_kv_play import box, counters, press, run_to_the_end, status, text_of, wait_for_step
 from mini_kv.tests.browser.test_kv_play import site as play_site  # noqa: F401
 
@@ -274,3 +276,14 @@ def test_without_a_gpu_there_is_no_lever_and_the_page_works(browser, play_url):
         run_to_the_end(page)
         assert not lever(page).is_visible()
         assert texts(page)[0].startswith("The scheduler counts tokens, and the cache counts blocks.")
+
+
+def test_recorded_plans_get_the_tokens_of_pytorch(planes_site, records, serve, open_gpu_page):  # noqa: F811
+    """The element of the chapter "Control plane, data plane" executes the same plans with attention on the GPU."""
+    page = open_gpu_page(f"{serve(planes_site)}/index.html")
+    page.get_by_label(LEVER, exact=True).select_option("webgpu")
+    press(page, "Run all steps")
+    num_steps = len(records["index"]["steps"])
+    page.locator("kv-planes .status", has_text=f"{num_steps} of {num_steps} steps").wait_for(timeout=30_000)
+    num_tokens = sum(len(step["tokens"]) for step in records["index"]["steps"])
+    assert f"{num_tokens} of {num_tokens} tokens equal." in page.locator("kv-planes .status").inner_text()
