@@ -111,7 +111,9 @@ import(runner).then(({ readWeights, Runner }) => {
   const file = new Uint8Array(require("fs").readFileSync(weights)).buffer;
   const { num_blocks: numBlocks, block_size: blockSize, groups, steps } = record;
   const javascript = new Runner(config, readWeights(file), { numBlocks, blockSize, groups });
-  console.log(JSON.stringify(steps.map(({ plan }) => javascript.execute(plan))));
+  const tokens = [];
+  for (const { plan } of steps) tokens.push(await javascript.execute(plan));
+  console.log(JSON.stringify(tokens));
 });
 """
 
