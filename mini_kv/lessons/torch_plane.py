@@ -107,7 +107,7 @@ RUNNER_JS = Path(__file__).parents[2] / "book" / "mini_kv_book" / "assets" / "kv
 """The page's runner, in a clone of the repository."""
 IN_NODE = """
 const { record, config, weights, runner } = JSON.parse(require("fs").readFileSync(0, "utf8"));
-import(runner).then(({ readWeights, Runner }) => {
+import(runner).then(async ({ readWeights, Runner }) => {
   const file = new Uint8Array(require("fs").readFileSync(weights)).buffer;
   const { num_blocks: numBlocks, block_size: blockSize, groups, steps } = record;
   const javascript = new Runner(config, readWeights(file), { numBlocks, blockSize, groups });
