@@ -225,7 +225,7 @@ class Play:
         self.stats.num_scheduled_tokens += output.total_num_scheduled_tokens
         self.stats.num_generation_tokens += len(sampled)
         for box in self.boxes.values():
-            if box.num_cached_tokens is None and box.request_id in sampled:
+            if box.num_cached_tokens is None and box.request_id in output.num_scheduled_tokens:
                 box.num_cached_tokens = self.scheduler.requests[box.request_id].num_cached_tokens or 0
                 self.stats.num_prompt_tokens += len(box.prompt_token_ids)
                 self.stats.recent_requests.observe(len(box.prompt_token_ids), box.num_cached_tokens)
@@ -258,14 +258,12 @@ class Play:
         return told | {"boxes": boxes, "counters": told["counters"] | computed}
 
     def _shown(self, box: Box) -> dict[str, Any]:
-        request = self.scheduler.requests.get(box.request_id)
-        cached = box.num_cached_tokens if request is None else request.num_cached_tokens
         return {
             "text": box.text,
             "prompt": self.tokenizer.decode(box.prompt_token_ids),
-            "found": self.tokenizer.decode(box.prompt_token_ids[: cached or 0]),
+            "found": self.tokenizer.decode(box.prompt_token_ids[: box.num_cached_tokens or 0]),
             "tokens": len(box.prompt_token_ids),
-            "cached": cached,
+            "cached": box.num_cached_tokens,
             "running": box.is_unfinished,
             "state": self._state_of(box),
         }

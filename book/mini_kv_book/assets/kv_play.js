@@ -488,7 +488,7 @@ dd { margin: 0; font-weight: 650 }
 .box .bar { margin: .4em 0 0 }
 .said { margin: 0 0 .5em; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
 .said strong { display: block; color: var(--accent) }
-.said strong:not(:empty)::before { content: "The model continues:"; display: block; color: var(--todo); font: 400 .85em var(--kv-sans, system-ui, sans-serif) }
+.said strong:not(:empty)::before { content: "The model continues (invented):"; display: block; color: var(--todo); font: 400 .85em var(--kv-sans, system-ui, sans-serif) }
 mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
 textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical }
 .small { font-size: .85em; color: var(--todo); margin: .3em 0 0 }
