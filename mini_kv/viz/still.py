@@ -331,12 +331,12 @@ class _Still:
     def _words(self, words: Sequence[str], held: bool) -> list[str]:
         if not self.m.words or not words:
             return []
-        half, room = -(-len(words) // 2), (self.m.w - 10) // 6
+        half, room = -(-len(words) // 2), (self.m.w - 10) / 6.6
         between = "" if any(word[:1].isspace() for word in words) else " "  # tokens bring their spaces
         lines = [" ".join(between.join(line).split()) for line in (words[:half], words[half:])]
         opacity = "" if held else ' opacity=".62"'
         return [
-            f'<text x="9" y="{31 + 13 * i}" font-size="11"{opacity}>{escape(_short(line, room))}</text>'
+            f'<text x="9" y="{31 + 13 * i}" font-size="11"{opacity}>{escape(_fitting(line, room))}</text>'
             for i, line in enumerate(lines)
             if line
         ]
@@ -430,3 +430,19 @@ def _rect(x: float, y: float, width: float, height: float, rx: float, **look: fl
     """Return a rectangle. `look`: its attributes, of which empty ones are left out."""
     told = "".join(f' {name.replace("_", "-").lstrip("-")}="{value}"' for name, value in look.items() if value != "")
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{rx:g}"{told}/>'
+
+
+def _fitting(text: str, room: float) -> str:
+    """Return the text, cut to a width in letters of usual width."""
+    width = 0.0
+    for end, letter in enumerate(text):
+        width += _width_of(letter)
+        if width > room:
+            return f"{text[: max(0, end - 1)]}\u2026"
+    return text
+
+
+def _width_of(letter: str) -> float:
+    if letter > "\u2e80":
+        return 2
+    return 1.5 if letter in "mwMW" else 0.5 if letter in "ilj.,:;'! " else 1

@@ -216,13 +216,13 @@ def test_an_address_holds_texts_and_steps(show):
     page.wait_for_timeout(100)
     make_steps(page, 1, 3)
     press(page, "Stop A")
-    page.get_by_text("was stopped").wait_for()
+    box(page, "A").get_by_text("was stopped").wait_for()
     make_steps(page, 4, 5)
     before = counters(page), text_of(page, "A"), text_of(page, "B")
     page.wait_for_function("() => location.hash.includes('steps=5')")
     again = show("#" + page.url.partition("#")[2])
     wait_for_step(again, 5)
-    again.get_by_text("was stopped").wait_for()
+    box(again, "A").get_by_text("was stopped").wait_for()
     assert (counters(again), text_of(again, "A"), text_of(again, "B")) == before
     assert again.get_by_label("Tokens per block").input_value() == "4"
 
