@@ -5,7 +5,7 @@ Reading order:
 
 - `places`, `runs`, `narrow`, `fences`, `extension`: the build of a page;
 - `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`, `play`, `claims`, `planes`: its parts;
-- `errata`: the sections that `claims` shows;
+- `errata`: the sections of code that prove the claims;
 - `docstrings` and `drawings`: the docstrings on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures stored in notebooks;
 - `tables`: tables from code and data: `deviations`, `names`, `serving`, `coverage`, `drafts`,
