@@ -44,6 +44,7 @@ VERBS = {
     "status": Verb("your progress in every lab", "labkit.commands"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
     "predict": Verb("a lab's questions, to be answered before you run it", "labkit.commands"),
+    "questions": Verb("five questions about your own engine, answered by its run", "labkit.commands"),
     "watch": Verb("test a lab again whenever you save your file", "labkit.commands"),
     "reset": Verb("restore a lab's starter; a copy of your file is kept", "labkit.commands"),
     "grade": Verb("grade a folder of hand-ins, each lab in its own process", "labkit.commands"),

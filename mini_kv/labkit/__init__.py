@@ -9,8 +9,8 @@ of each slot), `small_tree` (a radix tree of plain nodes), `small_pool` (a pool 
 `misconception` (names the belief that leads to a wrong answer), `learner_state`, `progress` and `export` (stored
 results), `judge` (detects changes of the judge), `plugin` (pytest's hooks), `commands` (the learner's commands of
 `mini-kv`), `shrink` (the fewest steps that fail), `audit` (checks the tests), `kernels` (tools for labs about Triton),
-`own_engine` (the engine with a learner's parts), `course` (an instructor's settings), `grading` (a class: hand-ins,
-marks, the gradebook, a release).
+`own_engine` (the engine with a learner's parts), `questions` (about a run of that engine), `course` (an instructor's
+settings), `grading` (a class: hand-ins, marks, the gradebook, a release).
 """
 
 from collections.abc import Callable

@@ -12,6 +12,7 @@ from pathlib import Path
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.kernels.compiled import Card, draw_cards
 from mini_kv.labkit.lab import Lab, all_labs, relative, run_command
+from mini_kv.labkit.questions.question import LABS
 
 ENDED = "Python ended in this test, before the test did"
 """Message of a running test in the files. It remains if Python is killed, or if C code runs until the time is over."""
@@ -182,7 +183,7 @@ def _place(implementation: Implementation, result: LabResult) -> str:
 
 
 def _lesson(lab: Lab) -> list[str]:
-    """Return the lesson, the equivalents in vLLM, the learner's parts that the engine can use, and the next lab."""
+    """Return the lesson, the equivalents in vLLM, the uses of the learner's code, and the next lab."""
     lines = ["", *_wrapped(lab.lesson), "", "  In vLLM 0.33:"]
     for function in lab.functions:
         lines += _wrapped(f"  {lab.short_name(function.name)}: {function.vllm}", more="      ")
@@ -192,6 +193,10 @@ def _lesson(lab: Lab) -> list[str]:
         lines += _wrapped(f"The engine can run on your {_listed(parts)}:")
         more = " --windows" if any(part.only_for == "windows" for part in lab.parts) else ""
         lines.append(f'    mini-kv generate "A block is free when" --labs starter{more}')
+    if lab.lab_id in LABS:
+        lines.append(
+            f"  Five questions about your own code:  mini-kv questions --lab {lab.lab_id.removeprefix('lab-')}"
+        )
     if lab.solutions.is_dir():
         lines += _wrapped(f"Others have solved it in other ways: {_relative(str(lab.solutions))}")
     return lines + _following(lab) + (_wrapped(f"To take away: {lab.question}") if lab.question else [])

@@ -1,13 +1,13 @@
 """`mini-kv predict LAB`: the lab's questions, to be answered before you run it."""
 
 import argparse
-import re
 import sys
 from typing import Any, TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import State, read_state, update_state
+from mini_kv.labkit.questions.question import plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,18 +74,13 @@ def _key(lab: Lab, question: dict[str, Any]) -> str:
 
 def is_right(question: dict[str, Any], answer: str) -> bool:
     """Return whether this is the question's answer, in any spelling."""
-    return _plain(answer) == _plain(question["answer"])
+    return plain(answer) == plain(question["answer"])
 
 
 def _reply(question: dict[str, Any], answer: str) -> str:
     """Return the feedback for an answer: its reason, or the condition under which it would be right."""
     if is_right(question, answer):
         return f"Yes: {question['answer']}. {question['why']}\n"
-    supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))
+    supposed = {plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(plain(answer))
     no = "" if supposed is None else f"No. {supposed}\n"
     return f"{no}It is {question['answer']}. {question['why']}\n"
-
-
-def _plain(answer: str) -> str:
-    """Return the answer without case, spaces, commas, brackets, a unit or a percent sign."""
-    return " ".join(re.sub(r"[\[\](),%]|tokens?|blocks?|percent", " ", answer.lower()).split())
