@@ -52,9 +52,9 @@ footer{font-size:8pt;margin-top:2mm}
 @media print{body{margin:0;padding:0}.answers{margin-top:0}}
 @media(max-width:40rem){section{grid-template-columns:minmax(0,1fr)}}
 </style>
-<main><header><h1>Five questions about your engine</h1><span class="name">Name:</span></header>
-ASKED<footer>MARKS<br>SOURCE</footer></main>
-<main class="answers"><header><h1>Answers, for the examiner</h1></header>
-TOLD<footer>The answers are results of this code.<br>SOURCE</footer></main>
+<main><div><header><h1>Five questions about your engine</h1><span class="name">Name:</span></header>
+ASKED<footer>MARKS<br>SOURCE</footer></div>
+<div class="answers"><header><h1>Answers, for the examiner</h1></header>
+TOLD<footer>The answers are results of this code.<br>SOURCE</footer></div></main>
 </html>
 """

@@ -5,6 +5,7 @@ and `ReferenceCache` is the tests' slow model of windows.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from mini_kv.labkit.naive import NaiveCache, NaiveScheduler, NaiveTables
@@ -186,29 +187,52 @@ def of_step_calls(question: Question) -> int | Sequence[str]:
     return answers[question.kind]
 
 
+@dataclass(eq=False)
+class _Letter:
+    """A cached block of the policy's run: the letters up to its own, and what LFU knows of it."""
+
+    prefix: str
+    uses: int
+    worth: int
+    entered: int = 0
+
+
 def of_policy_calls(question: Question) -> int | Sequence[str]:
-    """LFU with ageing over prefixes, as lab-13's docstring defines it. Every victim is the smallest of all."""
-    worth: dict[str, int] = {}
-    uses: dict[str, int] = {}
-    entered: dict[str, int] = {}
-    age = 0
-    num_hit, evicted = 0, list[str]()
+    """LFU with ageing, as lab-13's docstring defines it. Two blocks may have one prefix; the older one is found."""
+    blocks: list[_Letter] = []
+    age = num_entered = 0
+    found, evicted = list[_Letter](), list[str]()
     for call in question.calls:
         prefixes = [call.name[:end] for end in range(1, len(call.name) + 1)]
-        num_hit = next((index for index, prefix in enumerate(prefixes) if prefix not in worth), len(prefixes))
-        for prefix in prefixes[:num_hit]:
-            uses[prefix] += 1
-            worth[prefix] = age + uses[prefix]
-        evicted = []
-        while len(worth) + len(prefixes) - num_hit > of_policy.NUM_LETTERS:
-            victim = min(worth.keys() - set(prefixes), key=lambda prefix: (worth[prefix], entered[prefix]))
-            age = worth.pop(victim)
-            evicted.append(victim[-1])
-        for prefix in prefixes[num_hit:]:
-            uses[prefix], worth[prefix] = 1, age + 1
-        for prefix in reversed(prefixes):
-            entered[prefix] = max(entered.values(), default=0) + 1
-    return num_hit if question.kind == "found letters" else evicted
+        found, evicted = _hit(blocks, prefixes), []
+        for block in found:
+            block.uses += 1
+            block.worth = age + block.uses
+        new = prefixes[len(found) :]
+        while len(blocks) + len(new) > of_policy.NUM_LETTERS:
+            victim = min(
+                (block for block in blocks if block not in found), key=lambda block: (block.worth, block.entered)
+            )
+            blocks.remove(victim)
+            age = victim.worth
+            evicted.append(victim.prefix[-1])
+        used = found + [_Letter(prefix, 1, age + 1) for prefix in new]
+        blocks += used[len(found) :]
+        for block in reversed(used):
+            num_entered += 1
+            block.entered = num_entered
+    return len(found) if question.kind == "found letters" else evicted
+
+
+def _hit(blocks: Sequence[_Letter], prefixes: Sequence[str]) -> list[_Letter]:
+    """Return the cached blocks of the first prefixes, until one is not cached."""
+    found = []
+    for prefix in prefixes:
+        same = [block for block in blocks if block.prefix == prefix]
+        if not same:
+            break
+        found.append(same[0])
+    return found
 
 
 ANSWERS: dict[str, Callable[[Question], int | Sequence[int] | Sequence[str]]] = {
