@@ -92,7 +92,7 @@ class CacheRun:
     def make(self, call: Call) -> Moment:
         """Make a call and return it with its effects."""
         self.calls.append(call)
-        before, state, num_spans = frame_of(self.kv.manager), self.drawn(call.name), len(self.kv.spans)
+        before, state, num_spans = frame_of(self.kv.manager), self.drawn(), len(self.kv.spans)
         kinds: dict[str, Callable[[Call], Any]]
         kinds = {"come": self._come, "need": self._need, "grow": self._grow, "end": self._end}
         result = kinds[call.verb](call)
@@ -130,7 +130,7 @@ class CacheRun:
         self.ended[call.name] = (request.token_ids, kept)
         self.kv.free(request)
 
-    def drawn(self, newcomer: str = "") -> tuple[str, ...]:
+    def drawn(self) -> tuple[str, ...]:
         """Return tables, free queue, the letters of all requests, and of the blocks that can still be found."""
         lines = draw_state(frame_of(self.kv.manager))
         lines += [f"{name}  {letters(request.token_ids)}" for name, request in self.alive.items()]

@@ -60,7 +60,7 @@ def learner(choice: str | Path) -> Learner:
     return Learner(str(choice), all_labs(ROOT), ROOT)
 
 
-def questions_for_ever(who: Learner, lab_ids: list[str]) -> Iterator[Question]:
+def endless_questions(who: Learner, lab_ids: list[str]) -> Iterator[Question]:
     """Yield questions of these labs in turn, without end."""
     seed = 0
     while True:
@@ -73,7 +73,7 @@ def wrong_answers(who: Learner, lab_ids: list[str], number: int) -> list[Questio
     """Return those of the first questions of each lab whose answer is not the naive one."""
     asked: list[Question] = []
     for lab_id in lab_ids:
-        source = questions_for_ever(who, [lab_id])
+        source = endless_questions(who, [lab_id])
         asked += [next(source) for _ in range(-(-number // len(lab_ids)))]
     return [question for question in asked if question.answer != naive_answer(question)]
 
@@ -160,7 +160,7 @@ def test_every_answer_of_an_alternative_solution_is_the_naive_one(file: Path, tm
 def test_the_answers_follow_the_learners_code(tmp_path: Path) -> None:
     """A queue that hands out the last block first: every answer is read from the back of the queue."""
     (tmp_path / "lab-02.py").write_text(LAST_BLOCK_FIRST, encoding="utf-8")
-    source = questions_for_ever(learner(tmp_path), ["lab-02"])
+    source = endless_questions(learner(tmp_path), ["lab-02"])
     for question in (next(source) for _ in range(40)):
         order = [line.split() for line in question.proof if "<-last" in line][-1]
         ids = [word for word in order[order.index("next->") :] if word.isdecimal()]
