@@ -1,0 +1,154 @@
+"""Repeats the calls of a check on a suspect and on a correct manager, and finds the fewest calls that differ.
+
+Block ids are compared as the contract does: by which other tables have the same block at that moment. So two managers
+that hand out different ids do not differ.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.events.frame import frame_of
+from mini_kv.labkit.detective.correct_managers import CORRECT
+from mini_kv.labkit.detective.manager_under_test import Call, ManagerUnderTest
+from mini_kv.labkit.shrink import shrink
+from mini_kv.viz.text import draw_state
+
+MakeInner = Callable[[int, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a repeated call."""
+
+    text: str
+    compared: object
+    """The part of the result that the contract fixes."""
+
+
+class Player:
+    """Repeats recorded calls on a new manager."""
+
+    def __init__(self, make_inner: MakeInner, num_blocks: int, block_size: int) -> None:
+        self.manager = make_inner(num_blocks, block_size)
+        self.num_blocks = num_blocks
+        self.requests: dict[str, Request] = {}
+        self.hits: dict[str, Any] = {}
+        """The result of the last lookup of each request."""
+
+    def play(self, call: Call) -> Answer:
+        """Repeat the call. Raises `KeyError` if it needs an earlier call that was left out."""
+        if call.name == "new_request":
+            request = self.manager.new_request(call.request_id, call.token_ids, **dict(call.options))
+            self.requests[call.request_id] = request
+            return Answer("", None)
+        if call.name == "num_free_blocks":
+            number = self.manager.block_pool.num_free_blocks
+            return Answer(f"{number} free blocks", number)
+        if call.name == "get_block_ids":
+            return self._of_blocks("blocks", self.manager.get_block_ids(call.request_id)[0], call.request_id)
+        request = self.requests[call.request_id]
+        missing = call.token_ids[request.num_tokens :]
+        if missing:
+            request.append_output_token_ids(*missing)
+        request.num_computed_tokens = call.num_computed_tokens
+        return self._of_request(call, request)
+
+    def _of_request(self, call: Call, request: Request) -> Answer:
+        if call.name == "free":
+            self.manager.free(request)
+            return Answer("", None)
+        if call.name == "get_computed_blocks":
+            blocks, num_tokens = self.manager.get_computed_blocks(request)
+            self.hits[call.request_id] = blocks
+            found = self._of_blocks("blocks", blocks.get_block_ids()[0], call.request_id)
+            return Answer(f"a hit of {num_tokens} tokens", (num_tokens, found.compared))
+        options = dict(call.options)
+        numbers = options["num_new_tokens"], options["num_new_computed_tokens"]
+        hit = self.hits[options["hit_of"]] if options["hit_of"] is not None and numbers[1] else None
+        new = self.manager.allocate_slots(request, *numbers, hit, options["num_lookahead_tokens"])
+        if new is None:
+            return Answer("refused", None)
+        return self._of_blocks("new blocks", new.get_block_ids()[0], call.request_id)
+
+    def _of_blocks(self, what: str, ids: Sequence[int], request_id: str) -> Answer:
+        """Return the ids as text. To compare: is it a block, and which other request has it at which place."""
+        tables = {name: self.manager.get_block_ids(name)[0] for name in self.requests if name != request_id}
+        places: dict[int, tuple[str, int]] = {}
+        for name, table in tables.items():
+            for place, block_id in enumerate(table):
+                places.setdefault(block_id, (name, place))
+        seen = [(0 < block_id < self.num_blocks, ids.index(block_id), places.get(block_id)) for block_id in ids]
+        shared = " ".join(str(block_id) for block_id in ids if block_id in places)
+        also = f", in another table too: {shared}" if shared else ""
+        return Answer(f"{what} {' '.join(map(str, ids)) or 'none'}{also}", seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The fewest calls of a run in which the suspect differs from the correct manager, in the last call."""
+
+    calls: list[Call]
+    correct: str
+    suspect: str
+    drawings: list[list[str]]
+    """The suspect's state after each call that changed it."""
+
+    def told(self) -> Iterator[str]:
+        """Yield a text per call, with the state after it. The last one has both answers."""
+        for number, (call, drawing) in enumerate(zip(self.calls, self.drawings, strict=True), start=1):
+            lines = [f"{number}. {call}", *(f"     {line}" for line in drawing)]
+            if number == len(self.calls):
+                lines += [f"   a correct manager:  {self.correct}", f"   this manager:       {self.suspect}"]
+            yield "\n".join(lines)
+
+
+def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference | None:
+    """Return the shortest part of the calls of this manager in which the suspect differs, or `None` if none does."""
+    size = manager.num_blocks, manager.block_size
+
+    def answers(calls: Sequence[Call]) -> tuple[int, str, str] | None:
+        """Return the number of the first call that differs, with both answers, or `None` if the calls do not differ."""
+        right, wrong = Player(CORRECT[0].make, *size), Player(suspect, *size)
+        for number, call in enumerate(calls):
+            try:
+                want = right.play(call)
+            except (KVCacheError, KeyError):
+                return None  # a call that it needs was left out
+            try:
+                got = wrong.play(call)
+            except Exception as error:
+                return number, want.text or "no exception", f"{type(error).__name__}: {error}"
+            if want.compared != got.compared:
+                return number, want.text, got.text
+        return None
+
+    if answers(manager.calls) is None:
+        return None
+    shortest = shrink(manager.calls, lambda calls: answers(calls) is not None)
+    found = answers(shortest)
+    if found is None:
+        return None
+    number, want_text, got_text = found
+    calls = shortest[: number + 1]
+    return Difference(calls, want_text, got_text, list(_drawings(Player(suspect, *size), calls)))
+
+
+def _drawings(player: Player, calls: Sequence[Call]) -> Iterator[list[str]]:
+    """Yield the suspect's state after each call, or no line if the call did not change it."""
+    before = _draw(player)
+    for call in calls:
+        try:
+            player.play(call)
+            drawing = _draw(player)
+        except Exception as error:
+            drawing = [f"cannot be drawn: {error}"]
+        yield drawing if drawing != before else []
+        before = drawing
+
+
+def _draw(player: Player) -> list[str]:
+    return draw_state(frame_of(player.manager)) if isinstance(player.manager, KVCacheManager) else []
