@@ -45,12 +45,12 @@ def check_slots(make_manager: MakeManager) -> None:
 
 
 def check_refusals(make_manager: MakeManager) -> None:
-    """`allocate_slots` refuses if too few blocks are free, not before, and then nothing has changed."""
+    """A request is refused if too few blocks are free, and only then. A refusal changes nothing."""
     todo("lab-15", "check_refusals", "find a pool that is one block too small for a request, and one that is not")
 
 
 def check_freeing(make_manager: MakeManager) -> None:
-    """A block is free if no table has it. At the end all blocks except the null block are free."""
+    """A block is free as soon as no table has it. At the end all blocks except the null block are free."""
     todo("lab-15", "check_freeing", "let two requests share a block, and free one of them")
 
 

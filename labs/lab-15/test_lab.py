@@ -76,17 +76,6 @@ def test_manager_8_is_caught(lab: LabUnderTest) -> None:
     catches(lab, 8)
 
 
-@points(
-    2,
-    "check_refusals",
-    after="test_3_check_refusals_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Refusals",
-)
-def test_manager_11_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 11."""
-    catches(lab, 11)
-
-
 @points(2, "check_freeing", why="the contract leaves this free, so a correct manager may do it")
 def test_4_check_freeing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
@@ -248,6 +237,18 @@ def test_manager_10_is_caught(lab: LabUnderTest) -> None:
 
 @points(
     1,
+    "check_refusals",
+    stage="adversary",
+    after="test_3_check_refusals_accuses_no_correct_manager",
+    why="it breaks one sentence of the contract, under Refusals",
+)
+def test_manager_11_is_caught(lab: LabUnderTest) -> None:
+    """The check raises an AssertionError on manager 11."""
+    catches(lab, 11)
+
+
+@points(
+    1,
     "check_freeing",
     stage="adversary",
     after="test_4_check_freeing_accuses_no_correct_manager",
@@ -345,7 +346,7 @@ def test_manager_25_is_caught(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(2, "check_sharing", stage="property", why="which free block without a hash is allocated first is left free")
+@points(3, "check_sharing", stage="property", why="which free block without a hash is allocated first is left free")
 def test_no_check_accuses_a_shuffled_manager(lab: LabUnderTest) -> None:
     """All checks on twenty correct managers that allocate blocks without a block hash in a random order."""
     for check in CHECKS:

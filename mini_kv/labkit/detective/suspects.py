@@ -409,7 +409,6 @@ _ALL = (
         "check_refusals",
         _part(make=RefusesTheLastBlock),
         "A request is not refused if exactly enough blocks are free.",
-        seen="MinivLLM #75",
     ),
     Suspect(
         "check_freeing",
