@@ -50,15 +50,16 @@ def catches(lab: LabUnderTest, number: int) -> None:
     _no_mistake(lab, outcome, f"{suspect.check} on {suspect.name}", "AssertionError")
     if outcome.accused is None:
         _note_calls(lab, outcome)
-        what = f"{suspect.name} passed {suspect.check}, with {outcome.told}"
-        lab.fail(suspect.name, "AssertionError", InWords("no exception"), picture=[what])
+        what = f"{suspect.name} passed {suspect.check}"
+        lab.fail(what, "AssertionError", InWords("no exception"), picture=[f"the check made {outcome.told}"])
     difference = find_difference(outcome.session.managers[-1], suspect.make)
     said = str(outcome.accused) or "an assertion without a message"
     lab.note(f"{suspect.check} accuses {suspect.name}: {said}")
     if difference is None:
         lab.note("Its answers to these calls are those of the engine's own manager.")
         return
-    lab.note(f"The fewest of its calls that show the fault are {len(difference.calls)} (#=cached  xN=ref_cnt):")
+    how_many = "The fewest of its calls that show" if difference.is_shortest else "Calls that show"
+    lab.note(f"{how_many} the fault: {len(difference.calls)} (#=cached  xN=ref_cnt)")
     for text in difference.told():
         lab.note(text)
 
@@ -74,9 +75,11 @@ def _no_mistake(lab: LabUnderTest, outcome: Outcome, what: str, want: str) -> No
 def _fail_for_alarm(lab: LabUnderTest, check: str, correct: Correct, outcome: Outcome, titles: list[str]) -> None:
     """Fail with the false alarm on this manager. `titles` are all that the check accuses."""
     _note_calls(lab, outcome)
-    picture = [f"{len(titles)} of {len(CORRECT) + len(SHUFFLED)} correct managers are accused"] * (len(titles) > 1)
+    num_correct = len(CORRECT) + len(SHUFFLED)
+    picture = [f"{len(titles)} of {num_correct} correct managers are accused"] * (len(titles) > 1)
+    why = "no manager that keeps the contract does this: read its sentence again" if len(titles) == num_correct else ""
     what = f"{check} on a correct manager: {correct.title}"
-    lab.fail(what, "no exception", outcome.accused, picture=picture, seen=titles)
+    lab.fail(what, "no exception", outcome.accused, why, picture, titles)
 
 
 def _note_calls(lab: LabUnderTest, outcome: Outcome) -> None:

@@ -24,7 +24,7 @@ def test_1_check_sharing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     2,
     "check_sharing",
     after="test_1_check_sharing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Sharing",
+    why="the manager breaks one sentence of the contract, under Sharing",
 )
 def test_manager_1_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 1."""
@@ -41,7 +41,7 @@ def test_2_check_slots_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     2,
     "check_slots",
     after="test_2_check_slots_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Slots",
+    why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_4_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 4."""
@@ -52,7 +52,7 @@ def test_manager_4_is_caught(lab: LabUnderTest) -> None:
     2,
     "check_slots",
     after="test_2_check_slots_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Slots",
+    why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_5_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 5."""
@@ -69,7 +69,7 @@ def test_3_check_refusals_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     2,
     "check_refusals",
     after="test_3_check_refusals_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Refusals",
+    why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_8_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 8."""
@@ -86,7 +86,7 @@ def test_4_check_freeing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     2,
     "check_freeing",
     after="test_4_check_freeing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Freeing",
+    why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_12_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 12."""
@@ -103,7 +103,7 @@ def test_5_check_eviction_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     2,
     "check_eviction",
     after="test_5_check_eviction_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Eviction",
+    why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_16_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 16."""
@@ -114,7 +114,7 @@ def test_manager_16_is_caught(lab: LabUnderTest) -> None:
     2,
     "check_eviction",
     after="test_5_check_eviction_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Eviction",
+    why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_17_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 17."""
@@ -125,7 +125,7 @@ def test_manager_17_is_caught(lab: LabUnderTest) -> None:
     2,
     "check_eviction",
     after="test_5_check_eviction_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Eviction",
+    why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_19_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 19."""
@@ -136,7 +136,7 @@ def test_manager_19_is_caught(lab: LabUnderTest) -> None:
     2,
     "check_eviction",
     after="test_5_check_eviction_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Eviction",
+    why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_21_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 21."""
@@ -153,7 +153,7 @@ def test_6_check_identity_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     2,
     "check_identity",
     after="test_6_check_identity_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Identity",
+    why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_22_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 22."""
@@ -168,7 +168,7 @@ def test_manager_22_is_caught(lab: LabUnderTest) -> None:
     "check_sharing",
     stage="adversary",
     after="test_1_check_sharing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Sharing",
+    why="the manager breaks one sentence of the contract, under Sharing",
 )
 def test_manager_2_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 2."""
@@ -180,7 +180,7 @@ def test_manager_2_is_caught(lab: LabUnderTest) -> None:
     "check_sharing",
     stage="adversary",
     after="test_1_check_sharing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Sharing",
+    why="the manager breaks one sentence of the contract, under Sharing",
 )
 def test_manager_3_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 3."""
@@ -192,7 +192,7 @@ def test_manager_3_is_caught(lab: LabUnderTest) -> None:
     "check_slots",
     stage="adversary",
     after="test_2_check_slots_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Slots",
+    why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_6_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 6."""
@@ -204,7 +204,7 @@ def test_manager_6_is_caught(lab: LabUnderTest) -> None:
     "check_slots",
     stage="adversary",
     after="test_2_check_slots_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Slots",
+    why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_7_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 7."""
@@ -216,7 +216,7 @@ def test_manager_7_is_caught(lab: LabUnderTest) -> None:
     "check_refusals",
     stage="adversary",
     after="test_3_check_refusals_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Refusals",
+    why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_9_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 9."""
@@ -228,7 +228,7 @@ def test_manager_9_is_caught(lab: LabUnderTest) -> None:
     "check_refusals",
     stage="adversary",
     after="test_3_check_refusals_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Refusals",
+    why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_10_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 10."""
@@ -240,7 +240,7 @@ def test_manager_10_is_caught(lab: LabUnderTest) -> None:
     "check_refusals",
     stage="adversary",
     after="test_3_check_refusals_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Refusals",
+    why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_11_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 11."""
@@ -252,7 +252,7 @@ def test_manager_11_is_caught(lab: LabUnderTest) -> None:
     "check_freeing",
     stage="adversary",
     after="test_4_check_freeing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Freeing",
+    why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_13_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 13."""
@@ -264,7 +264,7 @@ def test_manager_13_is_caught(lab: LabUnderTest) -> None:
     "check_freeing",
     stage="adversary",
     after="test_4_check_freeing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Freeing",
+    why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_14_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 14."""
@@ -276,7 +276,7 @@ def test_manager_14_is_caught(lab: LabUnderTest) -> None:
     "check_freeing",
     stage="adversary",
     after="test_4_check_freeing_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Freeing",
+    why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_15_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 15."""
@@ -288,7 +288,7 @@ def test_manager_15_is_caught(lab: LabUnderTest) -> None:
     "check_eviction",
     stage="adversary",
     after="test_5_check_eviction_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Eviction",
+    why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_18_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 18."""
@@ -300,7 +300,7 @@ def test_manager_18_is_caught(lab: LabUnderTest) -> None:
     "check_eviction",
     stage="adversary",
     after="test_5_check_eviction_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Eviction",
+    why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_20_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 20."""
@@ -312,7 +312,7 @@ def test_manager_20_is_caught(lab: LabUnderTest) -> None:
     "check_identity",
     stage="adversary",
     after="test_6_check_identity_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Identity",
+    why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_23_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 23."""
@@ -324,7 +324,7 @@ def test_manager_23_is_caught(lab: LabUnderTest) -> None:
     "check_identity",
     stage="adversary",
     after="test_6_check_identity_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Identity",
+    why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_24_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 24."""
@@ -336,7 +336,7 @@ def test_manager_24_is_caught(lab: LabUnderTest) -> None:
     "check_identity",
     stage="adversary",
     after="test_6_check_identity_accuses_no_correct_manager",
-    why="it breaks one sentence of the contract, under Identity",
+    why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_25_is_caught(lab: LabUnderTest) -> None:
     """The check raises an AssertionError on manager 25."""

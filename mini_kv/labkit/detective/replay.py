@@ -5,7 +5,7 @@ that hand out different ids do not differ.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
@@ -18,6 +18,8 @@ from mini_kv.labkit.shrink import shrink
 from mini_kv.viz.text import draw_state
 
 MakeInner = Callable[[int, int], Any]
+MAX_REPLAYED = 5_000
+"""The most calls that a search may repeat. It takes less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,15 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The fewest calls of a run in which the suspect differs from the correct manager, in the last call."""
+    """The calls of a run in which the suspect differs from the correct manager, in the last call."""
 
     calls: list[Call]
     correct: str
     suspect: str
-    drawings: list[list[str]]
+    drawings: list[list[str]] = field(repr=False)
     """The suspect's state after each call that changed it."""
+    is_shortest: bool
+    """Whether no single call can be left out. `False` if the run was too long to find out."""
 
     def told(self) -> Iterator[str]:
         """Yield a text per call, with the state after it. The last one has both answers."""
@@ -106,14 +110,28 @@ class Difference:
             yield "\n".join(lines)
 
 
-def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference | None:
-    """Return the shortest part of the calls of this manager in which the suspect differs, or `None` if none does."""
-    size = manager.num_blocks, manager.block_size
+class Comparison:
+    """Compares a suspect with a correct manager, until `MAX_REPLAYED` calls were repeated."""
 
-    def answers(calls: Sequence[Call]) -> tuple[int, str, str] | None:
+    def __init__(self, suspect: MakeInner, num_blocks: int, block_size: int) -> None:
+        self.suspect = suspect
+        self.size = num_blocks, block_size
+        self.num_replayed = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more calls may be repeated."""
+        return self.num_replayed > MAX_REPLAYED
+
+    def differs(self, calls: Sequence[Call]) -> bool:
+        """Return whether the suspect differs in one of these calls. After the last repetition it returns `False`."""
+        return not self.is_over and self.first_difference(calls) is not None
+
+    def first_difference(self, calls: Sequence[Call]) -> tuple[int, str, str] | None:
         """Return the number of the first call that differs, with both answers, or `None` if the calls do not differ."""
-        right, wrong = Player(CORRECT[0].make, *size), Player(suspect, *size)
+        right, wrong = Player(CORRECT[0].make, *self.size), Player(self.suspect, *self.size)
         for number, call in enumerate(calls):
+            self.num_replayed += 1
             try:
                 want = right.play(call)
             except (KVCacheError, KeyError):
@@ -126,15 +144,26 @@ def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference
                 return number, want.text, got.text
         return None
 
-    if answers(manager.calls) is None:
-        return None
-    shortest = shrink(manager.calls, lambda calls: answers(calls) is not None)
-    found = answers(shortest)
+
+def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference | None:
+    """Return the shortest part of the calls of this manager in which the suspect differs, or `None` if none does."""
+    size = manager.num_blocks, manager.block_size
+    comparison = Comparison(suspect, *size)
+    found = comparison.first_difference(manager.calls)
     if found is None:
         return None
-    number, want_text, got_text = found
-    calls = shortest[: number + 1]
-    return Difference(calls, want_text, got_text, list(_drawings(Player(suspect, *size), calls)))
+    calls = manager.calls[: found[0] + 1]
+    for request_id in dict.fromkeys(call.request_id for call in calls):  # whole requests first, which saves most
+        without = [call for call in calls if call.request_id != request_id]
+        calls = without if comparison.differs(without) else calls
+    calls = shrink(calls, comparison.differs)
+    found = comparison.first_difference(calls)
+    if found is None:
+        return None
+    number, want, got = found
+    calls = calls[: number + 1]
+    drawings = list(_drawings(Player(suspect, *size), calls))
+    return Difference(calls, want, got, drawings, is_shortest=not comparison.is_over)
 
 
 def _drawings(player: Player, calls: Sequence[Call]) -> Iterator[list[str]]:

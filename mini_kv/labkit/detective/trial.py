@@ -24,9 +24,9 @@ class Outcome:
 
     @property
     def told(self) -> str:
-        """The run in a few words."""
-        managers = len(self.session.managers)
-        return f"{self.session.num_calls} calls, {managers} manager{'s' * (managers != 1)} made"
+        """The size of the run in words."""
+        num_managers = len(self.session.managers)
+        return f"{self.session.num_calls} calls on {num_managers} manager{'s' * (num_managers != 1)}"
 
 
 def run_check(check: Check, make_inner: Callable[[int, int], Any]) -> Outcome:
