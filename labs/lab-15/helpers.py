@@ -30,7 +30,7 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
     suspects = suspects_of(check)
     numbers = ", ".join(str(suspect.number) for suspect in suspects)
     if not any(run_check(getattr(lab, check), suspect.make).accused for suspect in suspects):
-        why = "a check that accuses nobody makes no false alarm, and finds nothing"
+        why = "a check that accuses no manager raises no false alarm, and finds no fault"
         lab.fail(f"managers that {check} accuses", f"at least one of {numbers}", InWords("none"), why)
 
 

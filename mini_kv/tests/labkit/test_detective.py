@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.labkit import LabTodo
+from mini_kv.labkit.detective import own_manager
 from mini_kv.labkit.detective.correct_managers import CORRECT, PlainManager
 from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, Session, TooManyCallsError, prefill
+from mini_kv.labkit.detective.own_manager import manager_of
 from mini_kv.labkit.detective.replay import find_difference
 from mini_kv.labkit.detective.suspects import SUSPECTS, Suspect
 from mini_kv.labkit.detective.trial import run_check, suspects_of
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import load_lab
-from mini_kv.labkit.own_engine.assembly import make_manager
+from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.found import LabFile, own_parts
 
 ROOT = Path(__file__).parents[3]
@@ -58,12 +59,7 @@ def with_parts_of(solution: Path) -> Callable[[int, int], Any] | None:
     lab = load_lab(ROOT / "labs" / solution.parent.name)
     file = LabFile(lab, str(solution), 1, ROOT, 5)
     own = own_parts(file.find(part) for part in lab.parts if part.goes_to)
-
-    def make(num_blocks: int, block_size: int) -> Any:
-        config = KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),))
-        return make_manager(own, config)
-
-    return make if own != type(own)() else None
+    return manager_of(own) if own != OwnParts() else None
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -75,6 +71,27 @@ def test_the_reference_check_accuses_no_other_solution_of_the_labs(solution: Pat
     if make is not None:
         outcome = run_check(getattr(load_file(REFERENCE), check), make)
         assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def test_a_learner_runs_the_checks_on_the_parts_that_are_finished(tmp_path, capsys):
+    """One part of lab-07 is faulty, the others and the checks are the solutions'."""
+    for number in (7, 15):
+        text = (ROOT / "solutions" / f"lab-{number:02}" / "solution.py").read_text(encoding="utf-8")
+        (tmp_path / f"lab-{number:02}.py").write_text(text.replace("request.num_tokens - 1", "request.num_tokens"))
+    assert own_manager.main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  lab-")] == [
+        "BlockHashToBlockMap",
+        "BlockPool",
+        "FullAttentionManager",
+        "KVCacheManager",
+        "PrefixCacheStats",
+    ]
+    assert [line for line in lines if "accused" in line] == [
+        "check_sharing    accused: A's 16 tokens, while A still runs"
+    ]
+    assert own_manager.main(["no such folder"]) == 2
+    assert "no such folder" in capsys.readouterr().err
 
 
 # The rules of a trial -----------------------------------------------------------------------------------------------
