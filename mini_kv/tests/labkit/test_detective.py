@@ -1,5 +1,6 @@
 """lab-15: the reference checks find every suspect and accuse no correct manager. Five students' checks do less."""
 
+import random
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from mini_kv.core.request import Request
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.detective import own_manager
-from mini_kv.labkit.detective.correct_managers import CORRECT, PlainManager
-from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, Session, TooManyCallsError, prefill
+from mini_kv.labkit.detective.correct_managers import CORRECT, Correct, PlainManager, shuffled
+from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError, prefill
 from mini_kv.labkit.detective.own_manager import manager_of
 from mini_kv.labkit.detective.replay import find_difference
 from mini_kv.labkit.detective.suspects import SUSPECTS, Suspect
@@ -52,6 +54,45 @@ def test_calls_on_a_correct_manager_show_no_difference():
     outcome = run_check(load_file(REFERENCE).check_eviction, CORRECT[0].make)
     assert [find_difference(manager, CORRECT[1].make) for manager in outcome.session.managers] == [None] * 5
     assert [find_difference(manager, PlainManager) for manager in outcome.session.managers] == [None] * 5
+
+
+def random_calls(seed: int) -> ManagerUnderTest:
+    """Return a manager of the engine after random requests. No two of its blocks have the same content.
+
+    Each prompt ends with a token after its last full block, so all cached blocks of the prompt are in its hit.
+    """
+    rng = random.Random(seed)
+    kv = Session(CORRECT[0].make).make_manager(9, 4)
+    running: list[Request] = []
+    for number in range(40):
+        if running and rng.random() < 0.5:
+            kv.free(running.pop(rng.randrange(len(running))))
+        tokens = [rng.choice([1, 2]) // (place % 4 + 1) for place in range(4 * rng.randrange(5))]
+        request = kv.new_request(f"R{number}", [*tokens, 9])
+        if prefill(kv, request) is not None:
+            running.append(request)
+        assert kv.block_pool.num_free_blocks == 8 - len({block for r in running for block in table(kv, r)})
+    return kv
+
+
+def table(kv: ManagerUnderTest, request: Request) -> list[int]:
+    """Return the request's block ids."""
+    return kv.get_block_ids(request.request_id)[0]
+
+
+RUNS = [random_calls(seed) for seed in range(20)]
+
+
+@pytest.mark.parametrize("correct", [*CORRECT, shuffled(0), shuffled(1)], ids=lambda correct: correct.title)
+def test_correct_managers_agree_in_random_calls(correct: Correct):
+    """In hits, refusals, counts and sharing, with evictions."""
+    assert [find_difference(kv, correct.make) for kv in RUNS] == [None] * len(RUNS)
+
+
+def test_the_same_random_calls_differ_on_seventeen_suspects():
+    """The others need a whole block as prompt, a chunk, decoding, lookahead, a salt, an adapter or longer numbers."""
+    same = [s.number for s in SUSPECTS if all(find_difference(kv, s.make) is None for kv in RUNS)]
+    assert same == [1, 5, 6, 7, 19, 22, 23, 25]
 
 
 def with_parts_of(solution: Path) -> Callable[[int, int], Any] | None:
