@@ -37,9 +37,9 @@ class Call:
             return f"look up {self.request_id}"
         if self.name == "allocate_slots":
             hit = options["num_new_computed_tokens"]
-            parts = [f"cached {hit}"] * bool(hit) + [f"new {options['num_new_tokens']}"]
-            parts += [f"lookahead {options['num_lookahead_tokens']}"] * bool(options["num_lookahead_tokens"])
-            return f"allocate slots for {self.request_id}, in tokens: {', '.join(parts)}"
+            parts = [f"{hit} cached"] * bool(hit) + [f"{options['num_new_tokens']} new"]
+            parts += [f"{options['num_lookahead_tokens']} lookahead"] * bool(options["num_lookahead_tokens"])
+            return f"allocate slots for {self.request_id} ({', '.join(parts)})"
         if self.name == "num_free_blocks":
             return "count the free blocks"
         return f"{'free' if self.name == 'free' else 'read the block ids of'} {self.request_id}"

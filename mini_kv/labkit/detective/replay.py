@@ -96,16 +96,18 @@ class Difference:
     calls: list[Call]
     correct: str
     suspect: str
-    drawings: list[list[str]] = field(repr=False)
-    """The suspect's state after each call that changed it."""
+    steps: list[tuple[str, list[str]]] = field(repr=False)
+    """Per call: the suspect's answer, and its state if the call changed it."""
     is_shortest: bool
     """Whether no single call can be left out. `False` if the run was too long to find out."""
 
     def told(self) -> Iterator[str]:
         """Yield a text per call, with the state after it. The last one has both answers."""
-        for number, (call, drawing) in enumerate(zip(self.calls, self.drawings, strict=True), start=1):
-            lines = [f"{number}. {call}", *(f"     {line}" for line in drawing)]
-            if number == len(self.calls):
+        for number, (call, (answer, drawing)) in enumerate(zip(self.calls, self.steps, strict=True), start=1):
+            is_last = number == len(self.calls)
+            head = f"{number}. {call}" if is_last or not answer else f"{number}. {call}: {answer}"
+            lines = [head, *(f"     {line}" for line in drawing)]
+            if is_last:
                 lines += [f"   a correct manager:  {self.correct}", f"   this manager:       {self.suspect}"]
             yield "\n".join(lines)
 
@@ -162,20 +164,21 @@ def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference
         return None
     number, want, got = found
     calls = calls[: number + 1]
-    drawings = list(_drawings(Player(suspect, *size), calls))
-    return Difference(calls, want, got, drawings, is_shortest=not comparison.is_over)
+    steps = list(_steps(Player(suspect, *size), calls))
+    return Difference(calls, want, got, steps, is_shortest=not comparison.is_over)
 
 
-def _drawings(player: Player, calls: Sequence[Call]) -> Iterator[list[str]]:
-    """Yield the suspect's state after each call, or no line if the call did not change it."""
+def _steps(player: Player, calls: Sequence[Call]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the suspect's answer to each call, and its state, or no line if the call did not change it."""
     before = _draw(player)
     for call in calls:
+        answer = ""
         try:
-            player.play(call)
+            answer = player.play(call).text
             drawing = _draw(player)
         except Exception as error:
             drawing = [f"cannot be drawn: {error}"]
-        yield drawing if drawing != before else []
+        yield answer, drawing if drawing != before else []
         before = drawing
 
 
