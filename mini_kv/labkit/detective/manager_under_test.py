@@ -1,0 +1,184 @@
+"""The calls that a learner's check may use. They are recorded and counted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_kv.core.request import LoRARequest, Request
+
+MAX_CALLS = 500
+"""The most calls that a check may make in one run, over all its managers."""
+
+
+class TooManyCallsError(Exception):
+    """A check made more than `MAX_CALLS` calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a check, with all that is needed to repeat it."""
+
+    name: str
+    """The method, or `num_free_blocks`."""
+    request_id: str = ""
+    token_ids: tuple[int, ...] = ()
+    """All tokens of the request at the time of the call."""
+    num_computed_tokens: int = 0
+    """`request.num_computed_tokens` at the time of the call."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """Further arguments. A hit is stored as the id of the request that was looked up."""
+
+    def __str__(self) -> str:
+        options = dict(self.options)
+        if self.name == "new_request":
+            named = [f"{name}={value!r}" for name, value in options.items()]
+            return ", ".join([f"{self.request_id} has the tokens {shown(self.token_ids)}", *named])
+        if self.name == "get_computed_blocks":
+            return f"look up {self.request_id}"
+        if self.name == "allocate_slots":
+            hit = options["num_new_computed_tokens"]
+            parts = [f"{hit} cached"] * bool(hit) + [f"{options['num_new_tokens']} new"]
+            parts += [f"{options['num_lookahead_tokens']} lookahead"] * bool(options["num_lookahead_tokens"])
+            return f"allocate slots for {self.request_id} ({', '.join(parts)})"
+        if self.name == "num_free_blocks":
+            return "count the free blocks"
+        return f"{'free' if self.name == 'free' else 'read the block ids of'} {self.request_id}"
+
+
+def shown(token_ids: Sequence[int]) -> str:
+    """Return the tokens as a text. Of a long list only the ends are shown."""
+    if len(token_ids) <= 12:
+        return " ".join(map(str, token_ids))
+    return f"{' '.join(map(str, token_ids[:8]))} ... {token_ids[-1]} ({len(token_ids)} in all)"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks that a call returned. A check can read their ids, and pass a hit on to `allocate_slots`."""
+
+    request_id: str
+    inner: Any = field(repr=False)
+
+    def get_block_ids(self) -> tuple[list[int]]:
+        """Return the ids, in a tuple with one list, because these managers have one group of layers."""
+        return (list(self.inner.get_block_ids()[0]),)
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of a check: its managers, and the number of its calls."""
+
+    make_inner: Callable[[int, int], Any]
+    """Makes a manager of `num_blocks` blocks of `block_size` tokens."""
+    managers: list["ManagerUnderTest"] = field(default_factory=list)
+    num_calls: int = 0
+
+    def make_manager(self, num_blocks: int, block_size: int) -> "ManagerUnderTest":
+        """Return a new manager with `num_blocks` blocks, the null block included, of `block_size` tokens each."""
+        manager = ManagerUnderTest(self, num_blocks, block_size)
+        self.managers.append(manager)
+        return manager
+
+    def do(self, call: Callable[[], Any]) -> Any:
+        """Make a call, and count it."""
+        self.num_calls += 1
+        if self.num_calls > MAX_CALLS:
+            raise TooManyCallsError(f"more than {MAX_CALLS} calls")
+        return call()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUnderTest:
+    """The part of a block pool that a check may read."""
+
+    manager: "ManagerUnderTest" = field(repr=False)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Number of blocks that are in no table, cached or not, without the null block."""
+        manager = self.manager
+        manager.calls.append(Call("num_free_blocks"))
+        number: int = manager.session.do(lambda: manager.inner.block_pool.num_free_blocks)
+        return number
+
+
+class ManagerUnderTest:
+    """A cache manager with the calls of the contract, and no others."""
+
+    def __init__(self, session: Session, num_blocks: int, block_size: int) -> None:
+        self.session = session
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.calls: list[Call] = []
+        self.inner = session.do(lambda: session.make_inner(num_blocks, block_size))
+        self.block_pool = PoolUnderTest(self)
+
+    def new_request(
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        *,
+        cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
+    ) -> Request:
+        """Return a request with these tokens. It holds no blocks yet."""
+        identity = {"cache_salt": cache_salt, "lora_request": lora_request}
+        given = tuple((name, value) for name, value in identity.items() if value is not None)
+        self.calls.append(Call("new_request", request_id, tuple(token_ids), options=given))
+        request: Request = self.session.do(lambda: self.inner.new_request(request_id, token_ids, **identity))
+        return request
+
+    def get_computed_blocks(self, request: Request) -> tuple[Blocks, int]:
+        """Return the longest hit of the request: its blocks, and its number of tokens. Nothing changes."""
+        self._record("get_computed_blocks", request)
+        blocks, num_tokens = self.session.do(lambda: self.inner.get_computed_blocks(request))
+        return Blocks(request.request_id, blocks), num_tokens
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Blocks | None = None,
+        num_lookahead_tokens: int = 0,
+    ) -> Blocks | None:
+        """Allocate slots for the next tokens. Return the new blocks, or `None` if there are too few free blocks."""
+        self._record(
+            "allocate_slots",
+            request,
+            num_new_tokens=num_new_tokens,
+            num_new_computed_tokens=num_new_computed_tokens,
+            hit_of=None if new_computed_blocks is None else new_computed_blocks.request_id,
+            num_lookahead_tokens=num_lookahead_tokens,
+        )
+        hit = None if new_computed_blocks is None else new_computed_blocks.inner
+        new = self.session.do(
+            lambda: self.inner.allocate_slots(
+                request, num_new_tokens, num_new_computed_tokens, hit, num_lookahead_tokens
+            )
+        )
+        return None if new is None else Blocks(request.request_id, new)
+
+    def free(self, request: Request) -> None:
+        """End the request's use of its blocks."""
+        self._record("free", request)
+        self.session.do(lambda: self.inner.free(request))
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int]]:
+        """Return the ids in the request's block table, in a tuple with one list."""
+        self.calls.append(Call("get_block_ids", request_id))
+        ids = self.session.do(lambda: self.inner.get_block_ids(request_id))
+        return (list(ids[0]),)
+
+    def _record(self, name: str, request: Request, **options: Any) -> None:
+        tokens = tuple(request.token_ids)
+        self.calls.append(Call(name, request.request_id, tokens, request.num_computed_tokens, tuple(options.items())))
+
+
+def prefill(kv: ManagerUnderTest, request: Request) -> int | None:
+    """Admit the request and compute its whole prompt at once. Return its hit in tokens, or `None` if it is refused."""
+    blocks, num_hit_tokens = kv.get_computed_blocks(request)
+    if kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, blocks) is None:
+        return None
+    request.num_computed_tokens = request.num_tokens
+    return num_hit_tokens

@@ -1,0 +1,50 @@
+"""Runs a learner's check on one manager, and says whether the check accuses it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mini_kv.labkit import LabTodo
+from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError
+from mini_kv.labkit.detective.suspects import SUSPECTS, Suspect
+
+MakeManager = Callable[[int, int], ManagerUnderTest]
+Check = Callable[[MakeManager], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a check on one manager."""
+
+    session: Session
+    accused: AssertionError | None = None
+    """The accusation."""
+    mistake: Exception | None = None
+    """Another exception, or too many calls. It accuses no manager."""
+
+    @property
+    def told(self) -> str:
+        """The size of the run in words."""
+        num_managers = len(self.session.managers)
+        return f"{self.session.num_calls} calls on {num_managers} manager{'s' * (num_managers != 1)}"
+
+
+def run_check(check: Check, make_inner: Callable[[int, int], Any]) -> Outcome:
+    """Run the check on managers of this kind. A TODO is raised."""
+    session = Session(make_inner)
+    try:
+        check(session.make_manager)
+    except LabTodo:
+        raise
+    except AssertionError as error:
+        return Outcome(session, accused=error)
+    except Exception as error:
+        return Outcome(session, mistake=error)
+    if session.num_calls > MAX_CALLS:
+        return Outcome(session, mistake=TooManyCallsError(f"more than {MAX_CALLS} calls"))
+    return Outcome(session)
+
+
+def suspects_of(check: str) -> list[Suspect]:
+    """Return the suspects that break the part of the contract which this check is about."""
+    return [suspect for suspect in SUSPECTS if suspect.check == check]
