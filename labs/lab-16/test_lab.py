@@ -202,7 +202,7 @@ def test_15_what_isolation_costs(lab: LabUnderTest) -> None:
     rates = []
     for tenants in (1, 4, 16):
         rate = hit_rate(defence_with(lab, "derive_namespace"), [f"tenant {n}" for n in range(tenants)])
-        lab.note(f"16 users as {tenants} tenants: {rate:.1%} of the tokens are cached")
+        lab.note(f"tenants among 16 users: {tenants:>2}   tokens cached: {rate:.1%}")
         rates.append(round(100 * rate, 1))
     lab.expect("hit rates in percent with 1, 4 and 16 tenants", [76.8, 73.2, 58.5], rates)
 
