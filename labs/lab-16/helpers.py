@@ -132,7 +132,7 @@ def file_names(defence: Defence, seed: int) -> bool:
 
 
 def alias(defence: Defence, seed: int) -> bool:
-    """Ask with a salt, an image or an adapter whose text is the one of somebody's adapter."""
+    """Ask with a salt, an image or an adapter whose text equals the name of an adapter."""
     rng = random.Random(seed)
     name = f"X{rng.randrange(1000)}"
     pairs: list[tuple[list[ExtraKey], list[ExtraKey]]] = [

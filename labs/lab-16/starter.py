@@ -40,8 +40,8 @@ def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
 def hash_block(parent: bytes, token_ids: Sequence[int], extra_keys: bytes) -> bytes:
     """Return the hash of one full block, given the hash of the block before it and the encoded extra keys.
 
-    At least 32 bytes, the same in every process. Token ids are from 0 to 2**32 - 1. Nobody can find two inputs with
-    the same hash.
+    At least 32 bytes, the same in every process. Token ids are from 0 to 2**32 - 1. No two inputs with the same
+    hash can be found.
     """
     todo("lab-16", "hash_block", "what decides the KV of these tokens, and how wide must the hash be")
 

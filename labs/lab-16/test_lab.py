@@ -296,7 +296,7 @@ def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
     """Bob runs the same software with a secret of his own, and puts his files into the folder."""
     forged = sealed_sample(lab, OTHER_SECRET, KEY, LAYOUT)
     got = opened(lab, io.BytesIO(forged), SECRET, KEY, LAYOUT)
-    why = "a checksum without a secret finds accidents; whoever changes a file on purpose computes it again"
+    why = "a checksum without a secret finds accidents; an attacker changes a file and computes it again"
     lab.expect("result for a file with another server's secret", None, got, why)
 
 
