@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import io
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -55,7 +54,7 @@ def seal_block(secret: bytes, key: bytes, layout: Layout, payload: bytes) -> byt
 def open_block_file(file: BinaryIO, secret: bytes, key: bytes, layout: Layout) -> bytes | None:
     """Return the payload of a file if it is this block, sealed with this secret. Otherwise return `None`."""
     try:
-        size = file.seek(0, io.SEEK_END)
+        size = file.seek(0, 2)  # to its end
         if size != len(MAGIC) + 64 + layout.num_bytes:
             return None
         file.seek(0)
