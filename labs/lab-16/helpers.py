@@ -272,7 +272,12 @@ def call_checked(lab: LabUnderTest, name: str, *inputs: Any) -> Any:
         lab.fail("what open_block_file did with a file that is not the block", None, result, why)
     if type(result) is not bytes and not (name == "open_block_file" and result is None):
         lab.charge(name)
-        lab.fail(f"the type of what {name} returned", "bytes", InWords(type(result).__name__))
+        lab.fail(
+            f"the type of what {name} returned",
+            "bytes",
+            InWords(type(result).__name__),
+            "the server joins and compares bytes",
+        )
     return result
 
 
