@@ -72,7 +72,8 @@ def probe_each_day(endpoint, num_days, ann=None, bob=None):
     A probe is cached, so it measures once. On another day no block is the same.
     """
     stats = endpoint.engine.kv_cache_manager.prefix_cache_stats
-    seconds, hits = ([[] for _ in DOCUMENTS] for _ in range(2))
+    seconds: list[list[float]] = [[] for _ in DOCUMENTS]
+    hits: list[list[int]] = [[] for _ in DOCUMENTS]
     for day in range(num_days):
         cached(endpoint, [day, *DOCUMENTS[ANNS], STOP], ann)
         for number, document in enumerate(DOCUMENTS):
