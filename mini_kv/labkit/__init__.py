@@ -6,7 +6,7 @@ reading order: `lab` (a lab's data), `learner_parts` (the parts that an engine c
 `lives` and `slot_worker` (for comparisons: a slow cache and scheduler, random lives, a worker that records the content
 of each slot), `small_tree` (a radix tree of plain nodes), `small_pool` (a pool of plain lists, for a further part),
 `arena` (the workloads of lab-13), `second_home` (the pool and store of lab-14), `detective` (the managers of lab-15 and
-the code that runs a check on them), `failure` (the message), `scoreboard`,
+the code that runs a check on them), `toy_server` (what lab-16 attacks), `failure` (the message), `scoreboard`,
 `misconception` (names the belief that leads to a wrong answer), `learner_state`, `progress` and `export` (stored
 results), `judge` (detects changes of the judge), `plugin` (pytest's hooks), `commands` (the learner's commands of
 `mini-kv`), `shrink` (the fewest steps that fail), `audit` (checks the tests), `kernels` (tools for labs about Triton),

@@ -24,7 +24,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 FREE = _words(
-    """__future__ bisect collections collections.abc copy dataclasses functools hashlib heapq itertools json math
+    """__future__ bisect collections collections.abc copy dataclasses functools hashlib heapq hmac itertools json math
     random struct typing"""
 )
 """Modules of the standard library whose public names any hand-in may use."""

@@ -1,4 +1,11 @@
-"""A neighbour's PIN, asked for through the endpoint: 24 probes find it where all share a cache, and none with keys."""
+"""A neighbour's PIN, asked for through the endpoint: 24 probes find it where all share a cache, and none with keys.
+
+Then a neighbour's document, found by the measured time alone.
+"""
+
+import random
+import time
+from statistics import median
 
 from mini_kv.serve.tenants import Tenants
 
@@ -52,6 +59,43 @@ def test_one_tenant_of_several_finds_its_own_blocks_and_is_not_told_how_many(ser
     endpoint = serve(keys=[ANN, BOB], block_size=1)
     assert [cached(endpoint, [*LETTER, *PIN], ANN) for _ in range(2)] == [None, None]
     assert endpoint.engine.kv_cache_manager.prefix_cache_stats.hits == len(LETTER) + len(PIN) - 1
+
+
+DOCUMENTS = [[random.Random(number).randrange(200) for _ in range(400)] for number in range(4)]
+"""Ann sends one of these each day, after the number of the day."""
+ANNS = 2
+
+
+def probe_each_day(endpoint, num_days, ann=None, bob=None):
+    """Let Ann send her document each day, and Bob all four. Return per document the seconds and hits of his probes.
+
+    A probe is cached, so it measures once. On another day no block is the same.
+    """
+    stats = endpoint.engine.kv_cache_manager.prefix_cache_stats
+    seconds: list[list[float]] = [[] for _ in DOCUMENTS]
+    hits: list[list[int]] = [[] for _ in DOCUMENTS]
+    for day in range(num_days):
+        cached(endpoint, [day, *DOCUMENTS[ANNS], STOP], ann)
+        for number, document in enumerate(DOCUMENTS):
+            hits_before, start = stats.hits, time.perf_counter()
+            cached(endpoint, [day, *document, STOP], bob)
+            seconds[number].append(time.perf_counter() - start)
+            hits[number].append(stats.hits - hits_before)
+    return seconds, hits
+
+
+def test_without_keys_the_time_alone_reveals_a_neighbours_document(serve):
+    """The median of each document over the days: a hit computes 2 tokens, a miss 402."""
+    seconds, hits = probe_each_day(serve(block_size=16, num_blocks=4097), num_days=11)
+    medians = [median(of_document) for of_document in seconds]
+    assert medians.index(min(medians)) == ANNS
+    assert [set(of_document) for of_document in hits] == [{400 if number == ANNS else 0} for number in range(4)]
+
+
+def test_with_keys_every_document_takes_the_same_work(serve):
+    """Counted, not measured: no probe has a hit, so the time depends on the machine only."""
+    _, hits = probe_each_day(serve(keys=[ANN, BOB], block_size=16, num_blocks=4097), 3, ANN, BOB)
+    assert [set(of_document) for of_document in hits] == [{0}] * 4
 
 
 def test_where_there_are_several_tenants_no_page_shows_their_words(serve):

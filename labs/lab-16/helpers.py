@@ -1,0 +1,415 @@
+"""The naive server of lab-16 and the eight attacks on it. Read them: each is a few lines. Below: what the tests use.
+
+An attack gets a defence and a seed, plays both sides on a server with this defence, and returns whether it succeeded.
+Ann and Bob are two tenants. Bob never sees Ann's prompts or KV: he sends prompts, and looks at the time or at files.
+"""
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, BinaryIO
+
+from mini_kv.labkit import LabTodo
+from mini_kv.labkit.fixture import InWords, LabUnderTest
+from mini_kv.labkit.implementation import LoadError, load_file
+from mini_kv.labkit.toy_server import Defence, ExtraKey, Layout, ToyServer, true_kv
+
+LETTER = [11, 12, 13]
+"""What all letters begin with. Then come the four digits of a PIN, which are tokens 0 to 9, and a full stop."""
+STOP = 10
+
+
+# The naive configuration --------------------------------------------------------------------------------------------
+
+
+def naive_namespace(secret: bytes, tenant: str, epoch: int) -> bytes:
+    """All tenants and all versions of the weights share one namespace."""
+    return b""
+
+
+def naive_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
+    """Join the texts without their kinds and lengths."""
+    return "".join(text for _, text in extra_keys).encode("utf-8", "replace")
+
+
+def naive_hash(parent: bytes, token_ids: Sequence[int], extra_keys: bytes) -> bytes:
+    """Cut the digest to 16 bits."""
+    return hashlib.sha256(parent + extra_keys + repr(list(token_ids)).encode()).digest()[:2]
+
+
+def naive_tier_key(block_hash: bytes, token_ids: Sequence[int], group_id: int) -> bytes:
+    """Name a file by the tokens of its block."""
+    return hashlib.sha256(repr(list(token_ids)).encode()).digest()
+
+
+def naive_seal(secret: bytes, key: bytes, layout: Layout, payload: bytes) -> bytes:
+    """Pickle the block."""
+    return pickle.dumps(payload)
+
+
+def naive_open(file: BinaryIO, secret: bytes, key: bytes, layout: Layout) -> bytes | None:
+    """Unpickle whatever the file holds."""
+    return pickle.load(file)  # type: ignore[no-any-return]
+
+
+NAIVE = Defence(naive_namespace, naive_extra_keys, naive_hash, naive_tier_key, naive_seal, naive_open)
+
+
+# The attacks --------------------------------------------------------------------------------------------------------
+
+
+def new_server(defence: Defence, rng: random.Random) -> ToyServer:
+    """Return a server with a secret of its own."""
+    return ToyServer(defence, rng.randbytes(32), rng)
+
+
+def one_hash(defence: Defence, seed: int) -> bool:
+    """Find two prompts with one hash. Have the first one computed, then see what a reader of the second one gets.
+
+    Bob needs no server to search: he owns the software. 16 bits have 65,536 values, and he tries 1,200 prompts.
+    """
+    rng = random.Random(seed)
+    server = new_server(defence, rng)
+    server.block_size = 4
+    root = defence.derive_namespace(server.secret, "Ann", 1)  # Bob works for Ann, so his prompts get her namespace
+    nothing = defence.encode_extra_keys([])
+    seen: dict[bytes, list[int]] = {}
+    for first in range(1_200):
+        tokens = [first, seed, 7, 7]
+        other = seen.setdefault(defence.hash_block(root, tokens, nothing), tokens)
+        if other is not tokens:
+            server.ask("Ann", [*other, STOP])
+            return server.ask("Ann", [*tokens, STOP]).kv != true_kv(1, [*tokens, STOP], [], 4, 8)
+    return False
+
+
+def timing(defence: Defence, seed: int) -> bool:
+    """Find Ann's PIN digit by digit: the guess that takes less time than the others is cached."""
+    rng = random.Random(seed)
+    server = new_server(defence, rng)
+    pin = [rng.randrange(10) for _ in range(4)]
+    server.ask("Ann", [*LETTER, *pin, STOP])
+    server.ask("Bob", [*LETTER, STOP])
+    found: list[int] = []
+    while len(found) < 4:
+        times = [server.ask("Bob", [*LETTER, *found, digit, STOP]).milliseconds for digit in range(10)]
+        if min(times) > median(times) - 0.5:
+            return False  # no guess was faster
+        found.append(times.index(min(times)))
+    return found == pin
+
+
+def file_names(defence: Defence, seed: int) -> bool:
+    """Find Ann's PIN from the names of the files: run the same software elsewhere, and look which names it gives."""
+    rng = random.Random(seed)
+    server, copy = new_server(defence, rng), new_server(defence, rng)
+    pin = [rng.randrange(10) for _ in range(4)]
+    server.ask("Ann", [*LETTER, *pin, STOP])
+    server.evict_all()
+    found: list[int] = []
+    for _ in range(4):
+        for digit in range(10):
+            before = set(copy.home)
+            copy.ask("Ann", [*LETTER, *found, digit, STOP])
+            copy.evict_all()
+            new = set(copy.home) - before
+            if new and new <= set(server.home):
+                found.append(digit)
+                break
+    return found == pin
+
+
+def alias(defence: Defence, seed: int) -> bool:
+    """Ask with a salt, an image or an adapter whose text equals the name of an adapter."""
+    rng = random.Random(seed)
+    name = f"X{rng.randrange(1000)}"
+    pairs: list[tuple[list[ExtraKey], list[ExtraKey]]] = [
+        ([("lora", name)], [("cache_salt", name)]),
+        ([("lora", name)], [("mm", name)]),
+        ([("lora", f"{name}a"), ("mm", "b")], [("lora", name), ("mm", "ab")]),
+    ]
+    for first, second in pairs:
+        server = new_server(defence, rng)
+        prompt = [*LETTER, rng.randrange(10), STOP]
+        server.ask("Ann", prompt, first)
+        if server.ask("Ann", prompt, second).kv != true_kv(1, prompt, second, 1, 8):
+            return True
+    return False
+
+
+def new_weights(defence: Defence, seed: int) -> bool:
+    """Change the weights, and send a prompt again."""
+    rng = random.Random(seed)
+    server = new_server(defence, rng)
+    server.epoch = rng.randrange(1, 1000)
+    prompt = [*LETTER, rng.randrange(10), STOP]
+    server.ask("Ann", prompt)
+    server.epoch += 1
+    return server.ask("Ann", prompt).kv != true_kv(server.epoch, prompt, [], 1, 8)
+
+
+class Payload:
+    """An object whose pickle makes a folder when it is loaded. A real attacker would put another call there."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (str(self.marker),)
+
+
+def evil_file(defence: Defence, seed: int) -> bool:
+    """Replace a file of the second home by a pickle that runs code: here, it makes a folder."""
+    rng = random.Random(seed)
+    server = new_server(defence, rng)
+    prompt = [*LETTER, rng.randrange(10), STOP]
+    server.ask("Ann", prompt)
+    server.evict_all()
+    with tempfile.TemporaryDirectory() as folder:
+        marker = Path(folder) / "code-has-run"
+        server.home = dict.fromkeys(server.home, pickle.dumps(Payload(marker)))
+        server.ask("Ann", prompt)
+        return marker.exists()
+
+
+def swapped_files(defence: Defence, seed: int) -> bool:
+    """Exchange the files of two blocks: both are whole, and each is another block."""
+    rng = random.Random(seed)
+    server = new_server(defence, rng)
+    prompt = [*LETTER, rng.randrange(10), STOP]
+    server.ask("Ann", prompt)
+    server.evict_all()
+    one, two = rng.sample(sorted(server.home), 2)
+    server.home[one], server.home[two] = server.home[two], server.home[one]
+    return server.ask("Ann", prompt).kv != true_kv(1, prompt, [], 1, 8)
+
+
+def lost_salt(defence: Defence, seed: int) -> bool:
+    """Ask for Ann's letter after her blocks have moved to the second home, where one tier may have lost the salt."""
+    rng = random.Random(seed)
+    server = new_server(defence, rng)
+    letter = [*LETTER, *[rng.randrange(10) for _ in range(4)], STOP]
+    server.ask("Ann", letter)
+    server.evict_all()
+    return server.ask("Bob", letter).num_cached_tokens > 0
+
+
+ATTACKS: dict[str, tuple[str, Callable[[Defence, int], bool]]] = {
+    "two prompts, one hash": ("hash_block", one_hash),
+    "PIN from the time": ("derive_namespace", timing),
+    "PIN from file names": ("derive_namespace", file_names),
+    "an adapter's alias": ("encode_extra_keys", alias),
+    "new weights, old KV": ("derive_namespace", new_weights),
+    "a file that runs code": ("open_block_file", evil_file),
+    "two files swapped": ("open_block_file", swapped_files),
+    "salt lost in a tier": ("tier_key", lost_salt),
+}
+"""Each attack with the function that has to stop it."""
+
+
+# The defences of a test ---------------------------------------------------------------------------------------------
+
+
+def ideal() -> Defence:
+    """Return six ideal functions: each new input gets random bytes, which are remembered. No program can do this."""
+    rng = random.Random(16)
+    memory: dict[str, bytes] = {}
+    sealed: dict[tuple[bytes, bytes, bytes, Layout], bytes] = {}
+
+    def recall(*inputs: object) -> bytes:
+        return memory.setdefault(repr(inputs), rng.randbytes(32))
+
+    def seal(secret: bytes, key: bytes, layout: Layout, payload: bytes) -> bytes:
+        file = recall(secret, key, layout, payload)
+        sealed[file, secret, key, layout] = payload
+        return file
+
+    return Defence(
+        derive_namespace=lambda secret, tenant, epoch: recall("namespace", secret, tenant, epoch),
+        encode_extra_keys=lambda extra_keys: recall("extra keys", list(extra_keys)),
+        hash_block=lambda parent, token_ids, extra_keys: recall("hash", parent, list(token_ids), extra_keys),
+        tier_key=lambda block_hash, token_ids, group_id: recall("key", block_hash, group_id),
+        seal_block=seal,
+        open_block_file=lambda file, secret, key, layout: sealed.get((file.read(), secret, key, layout)),
+    )
+
+
+def weak(function: str) -> Defence:
+    """Return an ideal defence with one naive function. Files are written and read by a pair of functions."""
+    names = {"seal_block", "open_block_file"} if function == "open_block_file" else {function}
+    return replace(ideal(), **{name: getattr(NAIVE, name) for name in names})
+
+
+def defence_with(lab: LabUnderTest, *functions: str) -> Defence:
+    """Return an ideal defence with these functions of the learner."""
+    return replace(ideal(), **{name: partial(call_checked, lab, name) for name in functions})
+
+
+def learners(lab: LabUnderTest) -> Defence:
+    """Return the defence of all six functions of the learner."""
+    return defence_with(lab, *(field.name for field in fields(Defence)))
+
+
+def call_checked(lab: LabUnderTest, name: str, *inputs: Any) -> Any:
+    """Call a function of the learner. Its result must be bytes; `None` is a miss, for `open_block_file`."""
+    function = getattr(lab, name)
+    result = opened(lab, *inputs) if name == "open_block_file" else function(*inputs)
+    if isinstance(result, BaseException):
+        lab.charge(name)
+        why = "a miss is always safe, and the request that asked for the block must go on"
+        lab.fail("what open_block_file did with a file that is not the block", None, result, why)
+    if type(result) is not bytes and not (name == "open_block_file" and result is None):
+        lab.charge(name)
+        lab.fail(
+            f"the type of what {name} returned",
+            "bytes",
+            InWords(type(result).__name__),
+            "the server joins and compares bytes",
+        )
+    return result
+
+
+def attack(lab: LabUnderTest, name: str, defence: Defence, seeds: Sequence[int], why: str = "") -> None:
+    """Run an attack on a server with a naive function and on one with the learner's, and expect it to fail."""
+    function, run = ATTACKS[name]
+    lab.note(f"attack '{name}' on a naive {function}: succeeds for {sum(run(weak(function), s) for s in seeds)} seeds")
+    expect_none(lab, name, sum(run(defence, seed) for seed in seeds), len(seeds), why)
+
+
+def expect_none(lab: LabUnderTest, name: str, num_succeeded: int, num_seeds: int, why: str = "") -> None:
+    """Expect that an attack on the learner's code has succeeded for none of the seeds."""
+    want, got = (InWords(f"{number} of {num_seeds} times") for number in (0, num_succeeded))
+    lab.expect(f"how often the attack '{name}' succeeds against your code", want, got, why)
+
+
+def all_different(lab: LabUnderTest, name: str, inputs: Sequence[tuple[Any, ...]], why: str = "") -> None:
+    """Call a function of the learner with each input, and fail for those that share their bytes with an earlier one."""
+    first: dict[bytes, tuple[Any, ...]] = {}
+    alike = []
+    for each in inputs:
+        other = first.setdefault(call_checked(lab, name, *each), each)
+        if other is not each:
+            alike.append(f"{name}{told(other)} and {name}{told(each)}")
+    if alike:
+        lab.fail(alike[0], "two different results", InWords("the same bytes for both"), why, seen=alike)
+    lab.note(f"{len(inputs)} inputs of {name} give {len(first)} different results")
+
+
+def told(inputs: tuple[Any, ...]) -> str:
+    """Return inputs as the arguments of a call, long bytes shortened."""
+    texts = [
+        f"{each[:4]!r}..{each[-1:]!r}" if isinstance(each, bytes) and len(each) > 8 else repr(each) for each in inputs
+    ]
+    return f"({', '.join(texts)})"
+
+
+class WatchedFile(io.BytesIO):
+    """An open file that records reads of more than a limit and does not carry them out."""
+
+    def __init__(self, data: bytes, limit: int) -> None:
+        super().__init__(data)
+        self.limit = limit
+        self.too_large: list[str] = []
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read this many bytes, or record that it is too many."""
+        if size is None or size < 0 or size > self.limit:
+            self.too_large.append("everything" if size is None or size < 0 else f"{size:,} bytes")
+            return b""
+        return super().read(size)
+
+
+class FailingFile(io.BytesIO):
+    """An open file on a failing disk."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Raise the error of a failing disk."""
+        raise OSError(5, "Input/output error")
+
+
+def opened(lab: LabUnderTest, file: BinaryIO, secret: bytes, key: bytes, layout: Layout) -> object:
+    """Return the result of the learner's `open_block_file`: the payload, `None`, or the exception that it raised."""
+    try:
+        return lab.open_block_file(file, secret, key, layout)
+    except (LabTodo, LoadError):
+        raise
+    except Exception as error:
+        return error
+
+
+def sealed_sample(lab: LabUnderTest, secret: bytes, key: bytes, layout: Layout) -> bytes:
+    """Return a file of the learner's `seal_block`, with a payload whose bytes are all different."""
+    return call_checked(lab, "seal_block", secret, key, layout, bytes(range(layout.num_bytes)))  # type: ignore[no-any-return]
+
+
+# The cost of isolation ----------------------------------------------------------------------------------------------
+
+
+def hit_rate(defence: Defence, tenants: Sequence[str]) -> float:
+    """Return the share of tokens found when four users of each tenant ask, all with the same system prompt.
+
+    Each of 16 users sends 3 prompts: 24 tokens of system prompt, then 8 of a conversation that grows.
+    """
+    server = new_server(defence, random.Random(1))
+    server.block_size = 4
+    num_tokens = num_cached = 0
+    for turn in range(1, 4):
+        for user in range(16):
+            prompt = [*range(24), *([100 + user] * 8 * turn), STOP]
+            num_tokens += len(prompt)
+            num_cached += server.ask(tenants[user % len(tenants)], prompt).num_cached_tokens
+    return num_cached / num_tokens
+
+
+# Another process ----------------------------------------------------------------------------------------------------
+
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    "derive_namespace": (b"s" * 32, "Ann", 3),
+    "encode_extra_keys": ([("lora", "sql"), ("mm", "9f3a")],),
+    "hash_block": (b"p" * 32, [1, 2, 3, 4], b"x"),
+    "tier_key": (b"h" * 32, [1, 2, 3, 4], 1),
+}
+
+
+def expect_same_elsewhere(lab: LabUnderTest, name: str) -> None:
+    """Call a function of the learner in a process with another PYTHONHASHSEED, and compare."""
+    here = call_checked(lab, name, *SAMPLES[name])
+    if sys.platform == "emscripten":
+        return  # a browser has one process
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    done = subprocess.run(
+        [sys.executable, __file__, lab.implementation.source, name],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lab.fail(f"{name} in another process", "the same bytes", InWords(done.stderr.splitlines()[-1]))
+    there = bytes.fromhex(json.loads(done.stdout.splitlines()[-1]))
+    answer = {True: "the same bytes", False: "other bytes"}[here == there]
+    lab.expect(f"what {name} returns in another process", InWords("the same bytes"), InWords(answer))
+
+
+def main() -> None:
+    """Print what a function of the code on the command line returns, a file or a module: the other process."""
+    source, name = sys.argv[1:]
+    code = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    print("\n" + json.dumps(getattr(code, name)(*SAMPLES[name]).hex()))
+
+
+if __name__ == "__main__":
+    main()

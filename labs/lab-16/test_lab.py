@@ -1,0 +1,341 @@
+"""lab-16: break it, then defend it. Read the numbered tests in order.
+
+Each attack runs twice: on a small server with one naive function, where it succeeds, and on one with yours. The other
+functions of both servers are ideal, so only the function under test decides. The attacks are in helpers.py.
+"""
+
+import io
+
+from mini_kv.labkit import points
+from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.lives import seeds
+from mini_kv.labkit.toy_server import ExtraKey, Layout
+
+from .helpers import (
+    ATTACKS,
+    FailingFile,
+    WatchedFile,
+    all_different,
+    attack,
+    call_checked,
+    defence_with,
+    expect_none,
+    expect_same_elsewhere,
+    hit_rate,
+    learners,
+    opened,
+    sealed_sample,
+    weak,
+)
+
+SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
+PARENT = b"p" * 32
+KEY, OTHER_KEY = b"k" * 36, b"k" * 35 + b"l"
+LAYOUT = Layout("int8", (2, 4))
+FEW = [1, 2, 3, 4, 5]
+ODD_TEXTS = ["?", "\ufffd", "\ud800", "\udc00", "\U00010000", "\ud800\udc00", "é", "e\u0301"]
+SEPARATORS = [
+    ":",
+    ",",
+    "=",
+    "|",
+    ";",
+    "/",
+    "\0",
+    "\x1f",
+    "\n",
+    " ",
+    "'",
+    '"',
+    "', '",
+    '", "',
+    "'), ('",
+    "mm",
+    "1",
+    "2mm",
+]
+
+# The biography ------------------------------------------------------------------------------------------------------
+
+
+@points(3, "derive_namespace", why="blocks are shared within a namespace, so each tenant finds its own blocks again")
+def test_1_a_namespace_is_the_same_each_time(lab: LabUnderTest) -> None:
+    """Two calls for Ann. A namespace is the parent of her first block, and must be too long to guess."""
+    one, two = (call_checked(lab, "derive_namespace", SECRET, "Ann", 1) for _ in range(2))
+    lab.expect(
+        "a namespace has 16 bytes or more", True, len(one) >= 16, "a shorter one can be guessed, or is met twice"
+    )
+    lab.expect("two calls for Ann give one namespace", True, one == two)
+
+
+@points(
+    2,
+    "derive_namespace",
+    after="test_1_a_namespace_is_the_same_each_time",
+    why="Bob found Ann's blocks: a guess that is a hit takes less time than the others",
+)
+def test_2_time_reveals_no_pin(lab: LabUnderTest) -> None:
+    """Bob asks with ten guesses for the next digit of Ann's PIN, and takes the one that was fastest."""
+    attack(lab, "PIN from the time", defence_with(lab, "derive_namespace"), FEW)
+
+
+@points(2, "derive_namespace", after="test_1_a_namespace_is_the_same_each_time")
+def test_3_file_names_reveal_no_pin(lab: LabUnderTest) -> None:
+    """Bob cannot read Ann's files. But he sees their names, and has the same software."""
+    why = "Bob computed the name of Ann's file from a guess, without the server's secret"
+    attack(lab, "PIN from file names", defence_with(lab, "derive_namespace"), FEW, why)
+
+
+@points(
+    2,
+    "derive_namespace",
+    after="test_1_a_namespace_is_the_same_each_time",
+    why="Ann was given KV that the old weights had computed",
+)
+def test_4_new_weights_find_no_old_kv(lab: LabUnderTest) -> None:
+    """The weights change between two equal prompts."""
+    attack(lab, "new weights, old KV", defence_with(lab, "derive_namespace"), FEW)
+
+
+@points(
+    3,
+    "encode_extra_keys",
+    why="two requests with different extra keys had the same bytes, so one was given the KV of the other",
+)
+def test_5_no_text_poses_as_an_adapter(lab: LabUnderTest) -> None:
+    """A salt X, an image X and an adapter X; an adapter and an image whose texts are cut at another place."""
+    attack(lab, "an adapter's alias", defence_with(lab, "encode_extra_keys"), FEW)
+
+
+@points(3, "encode_extra_keys", after="test_5_no_text_poses_as_an_adapter")
+def test_6_every_list_of_extra_keys_has_bytes_of_its_own(lab: LabUnderTest) -> None:
+    """None, one, two; two images in both orders; the same image twice."""
+    lists = [
+        [], [("lora", "X")], [("mm", "X")], [("cache_salt", "X")], [("lora", "")], [("mm", "")],
+        [("lora", "X"), ("mm", "X")], [("mm", "X"), ("lora", "X")],
+        [("mm", "cat"), ("mm", "dog")], [("mm", "dog"), ("mm", "cat")], [("mm", "cat")], [("mm", "dog")],
+        [("mm", "cat"), ("mm", "cat")], [("mm", "catmm"), ("cat", "")],
+        [("lora", "ab"), ("mm", "c")], [("lora", "a"), ("mm", "bc")], [("lora", "a"), ("mmb", "c")],
+    ]  # fmt: skip
+    all_different(lab, "encode_extra_keys", [(each,) for each in lists], "two lists with equal bytes share KV")
+
+
+@points(3, "hash_block", why="of n possible hashes, the square root of n prompts are enough for a collision")
+def test_7_no_two_prompts_have_one_hash(lab: LabUnderTest) -> None:
+    """Bob tries 1,200 prompts. Of 65,536 hashes that is enough."""
+    attack(lab, "two prompts, one hash", defence_with(lab, "hash_block"), FEW)
+    width = len(call_checked(lab, "hash_block", PARENT, [1, 2, 3, 4], b""))
+    why = "16 bits need 300 prompts, 64 bits five billion: an afternoon. 256 bits need more than all computers do"
+    lab.expect("a hash has 32 bytes or more", True, width >= 32, why)
+
+
+@points(2, "hash_block", after="test_7_no_two_prompts_have_one_hash")
+def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
+    """Other tokens, another order, another parent (its first, middle or last byte), other extra keys."""
+    parents = [PARENT, b"q" + PARENT[1:], PARENT[:16] + b"q" + PARENT[17:], PARENT[:-1] + b"q"]
+    inputs = [(parent, tokens, b"") for parent in parents for tokens in ([1, 2], [2, 1], [1, 3], [3, 2])]
+    inputs += [(PARENT, [1, 2], extras) for extras in (b"x", b"y", b"xy")]
+    all_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
+
+
+@points(
+    2,
+    "tier_key",
+    why="Bob found Ann's blocks in the second home: its key must contain all that the block hash contains",
+)
+def test_9_no_tier_loses_the_salt(lab: LabUnderTest) -> None:
+    """Ann's blocks are in the second home. Bob sends the same letter in his own namespace."""
+    attack(lab, "salt lost in a tier", defence_with(lab, "tier_key"), FEW)
+
+
+@points(2, "tier_key", after="test_9_no_tier_loses_the_salt")
+def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> None:
+    """A block hash, and others that differ in one byte, in four groups of layers. Then other tokens beside it."""
+    hashes = [bytes(32), *(bytes(place) + b"\1" + bytes(31 - place) for place in range(32))]
+    inputs = [(block_hash, [1, 2], group_id) for block_hash in hashes for group_id in (0, 1, 256, 65_536)]
+    all_different(lab, "tier_key", inputs, "a group of layers has other KV for the same prefix")
+    size = len(call_checked(lab, "tier_key", bytes(32), [1, 2], 0))
+    lab.expect("a key has 100 bytes or fewer", True, size <= 100, "in hexadecimal digits it is the name of a file")
+
+
+@points(4, "seal_block", why="a block that was written is read back")
+def test_11_a_sealed_block_opens(lab: LabUnderTest) -> None:
+    """Two blocks, of zeros and of other bytes. The first bytes of a file tell what it is."""
+    for payload, layout in ((bytes(8), LAYOUT), (bytes(range(48)), Layout("float16", (2, 3, 4)))):
+        file = call_checked(lab, "seal_block", SECRET, KEY, layout, payload)
+        lab.expect("first 8 bytes of a file", b"kvblock1", file[:8], "kind and version of the format come first")
+        got = opened(lab, io.BytesIO(file), SECRET, KEY, layout)
+        lab.expect(f"payload of a file with a block of {layout.num_bytes} bytes", payload, got)
+
+
+@points(3, "open_block_file", after="test_11_a_sealed_block_opens", why="a file is input: its bytes must never be run")
+def test_12_no_file_runs_code(lab: LabUnderTest) -> None:
+    """Bob replaces Ann's files by pickles. Each makes a folder when it is loaded."""
+    attack(lab, "a file that runs code", defence_with(lab, "seal_block", "open_block_file"), FEW)
+
+
+@points(2, "open_block_file", after="test_11_a_sealed_block_opens")
+def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
+    """Two files change places. Then a block is read with another key, and with another layout of as many bytes."""
+    why = "both files are whole; each is another block"
+    attack(lab, "two files swapped", defence_with(lab, "seal_block", "open_block_file"), FEW, why)
+    file = call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"12345678")
+    rows: list[tuple[str, object, object, str]] = []
+    for label, key, layout in (
+        ("another key", OTHER_KEY, LAYOUT),
+        ("shape (4, 2) in place of (2, 4)", KEY, Layout("int8", (4, 2))),
+        ("float8 in place of int8", KEY, Layout("float8", (2, 4))),
+        ("float16 and half as many numbers", KEY, Layout("float16", (2, 2))),
+    ):
+        got = opened(lab, io.BytesIO(file), SECRET, key, layout)
+        rows.append((f"result for {label}", None, got, "a block of as many bytes may mean something else"))
+    lab.expect_all(rows)
+
+
+@points(3, "open_block_file", after="test_11_a_sealed_block_opens", why="a miss is always safe; a changed block is not")
+def test_14_a_changed_byte_is_a_miss(lab: LabUnderTest) -> None:
+    """Each byte of a file is changed, one after the other. Then the file ends early, at each place, or late."""
+    file = sealed_sample(lab, SECRET, KEY, LAYOUT)
+    rows: list[tuple[str, object, object, str]] = []
+    for label, damaged in (
+        ("a changed byte", [file[:i] + bytes([file[i] ^ 0x80]) + file[i + 1 :] for i in range(len(file))]),
+        ("the first bytes only", [file[:i] for i in range(len(file))]),
+        ("bytes after the end", [file + more for more in (b"\0", b"x" * 40, file)]),
+    ):
+        results = [opened(lab, io.BytesIO(each), SECRET, KEY, LAYOUT) for each in damaged]
+        kinds = {type(each).__name__ for each in results} - {"NoneType"}
+        rows.append((f"results for {len(damaged)} files with {label}, other than None", [], sorted(kinds), ""))
+    lab.expect_all(rows)
+
+
+@points(2, "derive_namespace", why="isolation costs hits, but not one's own")
+def test_15_what_isolation_costs(lab: LabUnderTest) -> None:
+    """16 users, 3 prompts each, one system prompt: as one tenant, as four, and each as a tenant of their own."""
+    rates = []
+    for tenants in (1, 4, 16):
+        rate = hit_rate(defence_with(lab, "derive_namespace"), [f"tenant {n}" for n in range(tenants)])
+        lab.note(f"tenants among 16 users: {tenants:>2}   tokens cached: {rate:.1%}")
+        rates.append(round(100 * rate, 1))
+    lab.expect("hit rates in percent with 1, 4 and 16 tenants", [76.8, 73.2, 58.5], rates)
+
+
+# The adversary ------------------------------------------------------------------------------------------------------
+
+
+@points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
+def test_names_that_look_alike_are_two_tenants(lab: LabUnderTest) -> None:
+    """A digit that may belong to the name or to the epoch; case, spaces, accents; a text that UTF-8 refuses."""
+    names = [("Ann1", 2), ("Ann", 12), ("Ann", 2), ("Ann1", 12), ("1Ann", 2), ("Ann", 21), ("2Ann", 1), ("12Ann", 1)]
+    names += [(name, 1) for name in ("Ann", "ann", "ANN", " Ann", "Ann ", "Ann\0", *ODD_TEXTS)]
+    names += [("Ann", epoch) for epoch in (0, 255, 256, 257, 65_536, 2**32, 2**63 - 1)]
+    inputs = [(SECRET, name, epoch) for name, epoch in names] + [(OTHER_SECRET, "Ann", 1)]
+    all_different(lab, "derive_namespace", inputs, "the name and the epoch are two fields, and each has an end")
+
+
+@points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
+def test_a_namespace_is_the_same_after_a_restart(lab: LabUnderTest) -> None:
+    """The second home outlives the server. Another process must find what this one has stored."""
+    expect_same_elsewhere(lab, "derive_namespace")
+
+
+@points(2, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
+def test_clients_choose_any_text(lab: LabUnderTest) -> None:
+    """Texts with separators, brackets, digits and lengths in them; long ones; one that UTF-8 refuses."""
+    texts = [*ODD_TEXTS, "x" * 256, "x" * 512]
+    lists: list[list[ExtraKey]] = [[("cache_salt", text)] for text in texts] + [[("lora", "a"), ("mm", "b")]]
+    for mark in SEPARATORS:
+        lists += [[("lora", f"a{mark}b")], [("lora", f"a{mark}"), ("mm", "b")], [("lora", "a"), ("mm", f"{mark}b")]]
+        lists += [[("lora", f"a{mark}mm{mark}b")], [("lora", f"a{mark}mm:b")], [("lora", "a"), ("mm", "b"), (mark, "")]]
+    unique = [list(each) for each in dict.fromkeys(tuple(each) for each in lists)]
+    why = "no character is safe as a separator, since a client may send it; a length in front is"
+    all_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
+
+
+@points(2, "hash_block", stage="adversary", after="test_8_everything_before_a_block_counts")
+def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
+    """Digits and bytes of neighbouring tokens; tokens whose bytes are extra keys; extra keys that end the parent."""
+    blocks = [[1, 11], [11, 1], [111, 0], [258, 1], [2, 257], [1, 258], [0, 0], [256, 0], [65_536, 0], [2**32 - 1, 0]]
+    inputs: list[tuple[object, ...]] = [(PARENT, tokens, b"") for tokens in blocks]
+    for order in ("little", "big"):
+        one = (1).to_bytes(4, order)
+        inputs += [
+            (PARENT, [7, 8], one),
+            (PARENT, [1, 7, 8], b""),
+            (PARENT, [7, 8, 1], b""),
+            (PARENT + one, [7, 8], b""),
+        ]
+    inputs += [(PARENT, [7, 8], b"1"), (PARENT, [7, 8], b"[7, 8]"), (PARENT, [7, 8], b"7")]
+    unique = {repr(each): each for each in inputs}
+    all_different(
+        lab, "hash_block", list(unique.values()), "parent, extra keys and tokens are fields, to be framed apart"
+    )
+
+
+@points(1, "hash_block", stage="adversary", after="test_7_no_two_prompts_have_one_hash")
+def test_a_hash_is_the_same_in_another_process(lab: LabUnderTest) -> None:
+    """Python's `hash` of bytes and texts depends on the process, and its collisions can be computed."""
+    expect_same_elsewhere(lab, "hash_block")
+
+
+@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+def test_no_file_is_made_of_two(lab: LabUnderTest) -> None:
+    """Bob puts the beginning of one file before the end of another, cut at every place."""
+    one = call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"12345678")
+    two = call_checked(lab, "seal_block", SECRET, OTHER_KEY, LAYOUT, b"abcdefgh")
+    made = [two[:cut] + one[cut:] for cut in range(len(one) + 1)]
+    accepted = []
+    for key in (KEY, OTHER_KEY):
+        results = [opened(lab, io.BytesIO(file), SECRET, key, LAYOUT) for file in made if file not in (one, two)]
+        accepted += [result for result in results if result is not None]
+    why = "the header was right and the payload was whole, but the code did not tie one to the other"
+    lab.expect("payloads that were accepted", [], accepted, why)
+
+
+@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
+    """Bob runs the same software with a secret of his own, and puts his files into the folder."""
+    forged = sealed_sample(lab, OTHER_SECRET, KEY, LAYOUT)
+    got = opened(lab, io.BytesIO(forged), SECRET, KEY, LAYOUT)
+    why = "a checksum without a secret finds accidents; an attacker changes a file and computes it again"
+    lab.expect("result for a file with another server's secret", None, got, why)
+
+
+@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+def test_a_file_is_not_read_beyond_a_block(lab: LabUnderTest) -> None:
+    """A file of a terabyte, and files in which a length may be changed: no read asks for much more than a block."""
+    file = sealed_sample(lab, SECRET, KEY, LAYOUT)
+    limit = len(file) + 4_096
+    changed = [file, *(file[:i] + bytes([file[i] ^ 0x40]) + file[i + 1 :] for i in range(len(file)))]
+    too_large = []
+    for each in changed:
+        watched = WatchedFile(each, limit)
+        opened(lab, watched, SECRET, KEY, LAYOUT)
+        too_large += watched.too_large
+    why = "the reader knows how long a block is; a file is as long as its writer likes"
+    lab.expect(f"reads of more than {limit:,} bytes", [], list(dict.fromkeys(too_large))[:3], why)
+
+
+@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+def test_a_failing_disk_is_a_miss(lab: LabUnderTest) -> None:
+    """Each read raises `OSError`. The request can compute the block, and must not fail."""
+    got = opened(lab, FailingFile(), SECRET, KEY, LAYOUT)
+    lab.expect(
+        "result for a file that cannot be read", None, got, "a cache may be slow or empty, but never stops a request"
+    )
+
+
+# The property -------------------------------------------------------------------------------------------------------
+
+
+@points(1, "tier_key", stage="property", after="test_9_no_tier_loses_the_salt")
+def test_all_attacks_fail(lab: LabUnderTest) -> None:
+    """Twenty seeds for each attack, on a server with one naive function and on one with all of yours."""
+    defence = learners(lab)
+    counts = {}
+    for name, (function, run) in ATTACKS.items():
+        naive = sum(run(weak(function), seed) for seed in range(20))
+        counts[name] = sum(run(defence, seed) for seed in seeds(20))
+        lab.note(f"{name:<22} naive {function:<18} {naive:>2} of 20   yours {counts[name]:>2} of 20")
+    for name, count in counts.items():
+        lab.charge(ATTACKS[name][0])
+        expect_none(lab, name, count, 20)
