@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
+from mini_kv.viz.figure import page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run both acts, print the comparison and the numbers, and return the exit status.
+    """Play the acts, print what differs and the numbers, and return the exit status.
 
-    0: all steps of both acts are equal. 1: a difference or an error, with the faulty part. 2: unusable arguments.
+    0: all steps of all acts are equal. 1: a difference or an error, with the faulty part. 2: unusable arguments.
     """
     try:
         if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
@@ -32,18 +33,12 @@ def run(args: argparse.Namespace) -> int:
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
-    from mini_kv.labkit.own_engine.command import table  # these need torch
-    from mini_kv.labkit.own_engine.finale import numbers, run_acts
-    from mini_kv.labkit.own_engine.found import find_parts
+    from mini_kv.labkit.own_engine.finale import Finale  # needs torch
 
-    labs = all_labs(root)
-    found = {w: find_parts(args.labs, labs, Path.cwd(), "windows" if w else "one group") for w in (False, True)}
-    all_right = True
-    for windows, act, lines, is_right in run_acts(found, args.seed):
-        print("Act 2: a model with windows" if windows else "Act 1: one group of layers")
-        print("\n".join(table(found[windows], "solution" if args.labs == "solution" else "yours")), end="\n\n")
-        print("\n".join(lines), end="\n\n")
-        if is_right and not windows:
-            print("\n".join(numbers(act)), end="\n\n")
-        all_right = all_right and is_right
-    return 0 if all_right else 1
+    finale = Finale(args.labs, all_labs(root), args.seed)
+    for line in finale.lines():
+        print(line, flush=True)
+    if args.film is not None and finale.first is not None:
+        args.film.write_text(page(finale.first.film()), encoding="utf-8")
+        print(f"wrote {args.film}")
+    return 0 if finale.is_right else 1

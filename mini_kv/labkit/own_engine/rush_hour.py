@@ -21,11 +21,13 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.output_processor import DeltaOutput, sample_name
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.events.frame import Frame
+from mini_kv.events.story import story
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import make_manager, seams
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
 from mini_kv.labkit.time_limit import time_limit
 from mini_kv.serve.live_story import LiveStory
+from mini_kv.viz.story_json import scheduled_tokens
 
 SYSTEM = "You answer questions about a cache. Name the block, name the request that holds it, and be short. "
 QUESTIONS = (
@@ -40,8 +42,8 @@ QUESTIONS = (
 )
 REPLIES = (" And then?", " Why is that so?", " Who else holds it?", " Say it again, with numbers.")
 DOCUMENT = (
-    "A block has a number, a count of references and a hash. The pool has a queue of free blocks. A request has a table "
-    "of blocks. A prompt that begins like another one shares its blocks. "
+    "A block has a number, a count of references and a hash. The pool has a queue of free blocks. A request has a "
+    "table of blocks. A prompt that begins like another one shares its blocks. "
 )
 
 
@@ -69,6 +71,10 @@ class Hour:
     seed: int = 0
     windows: bool = False
     """Whether two of three layers of the model have a window."""
+    forks: bool = False
+    """Whether two of the requests have several samples."""
+    num_visits: int | None = None
+    """Keep only the first requests. `None`: all."""
     enable_caching: bool = True
     max_num_seqs: int = 12
 
@@ -82,8 +88,8 @@ class Hour:
     def visits(self) -> list[Visit]:
         """Return the requests in the order of their arrival.
 
-        Single questions and conversations of three turns begin with the same system text. One prompt takes many steps.
-        Two requests have several samples, and two clients leave.
+        Single questions and conversations of three turns begin with the same system text. One prompt takes many steps,
+        and two clients leave.
         """
         rng = random.Random(self.seed)
         found = [
@@ -97,13 +103,14 @@ class Hour:
                 reply = Visit(f"{name}{turn}", first, rng.choice(REPLIES), rng.randrange(6, 12), f"{name}{turn - 1}")
                 found.append(reply)
         found.append(Visit("long", 12, DOCUMENT * 5, 8))
-        found += [Visit(f"fork{number}", rng.randrange(50), SYSTEM + QUESTIONS[number], 14, n=3) for number in range(2)]
+        for number in range(2 if self.forks else 0):
+            found.append(Visit(f"fork{number}", rng.randrange(50), SYSTEM + QUESTIONS[number], 14, n=3))
         for number in range(2):
             arrives = rng.randrange(10, 40)
             found.append(
                 Visit(f"left{number}", arrives, SYSTEM + REPLIES[number], 40, leaves=arrives + rng.randrange(4, 9))
             )
-        return sorted(found, key=lambda visit: visit.arrives)
+        return sorted(found, key=lambda visit: visit.arrives)[: self.num_visits]
 
 
 class Arrived(NamedTuple):
@@ -119,7 +126,11 @@ class Step:
 
     number: int
     lines: list[str]
-    """The calls to the cache, each with what it found, allocated, evicted, preempted or freed."""
+    """The calls to the cache, each with what it found, allocated, evicted or freed."""
+    scheduled: dict[str, int]
+    """Tokens computed per request."""
+    lookups: list[tuple[str, int]]
+    """Request and tokens found, of each lookup."""
     frame: Frame
     """Blocks, block tables and free queue after the step."""
     token_ids: dict[str, list[int]]
@@ -193,9 +204,11 @@ class Rush:
                 token_ids[sample_name(delta.request_id, delta.index)] = delta.new_token_ids
                 self._take(delta)
             self.live.turned(busy=False)
-        frame, _, _, told = self.live.kept[-1]
-        is_new = told["do"] == f"step {self.engine.stats.num_steps}"
-        return Step(self.number, told["lines"] if is_new else [], frame, token_ids, self._logits)
+        frame, spans, _, told = self.live.kept[-1]
+        if told["do"] != f"step {self.engine.stats.num_steps}":
+            spans = []
+        lookups = [(str(span.request_id), span.result) for span in spans if span.call == "get_computed_blocks"]
+        return Step(self.number, story(spans), scheduled_tokens(spans), lookups, frame, token_ids, self._logits)
 
     def _take(self, delta: DeltaOutput) -> None:
         number, arrived = self._arrived[delta.request_id]
