@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
+from mini_kv.labkit.own_engine.finale import Finale
 from mini_kv.viz.figure import page
 
 
@@ -33,12 +34,10 @@ def run(args: argparse.Namespace) -> int:
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
-    from mini_kv.labkit.own_engine.finale import Finale  # needs torch
-
     finale = Finale(args.labs, all_labs(root), args.seed)
     for line in finale.lines():
         print(line, flush=True)
-    if args.film is not None and finale.first is not None:
-        args.film.write_text(page(finale.first.film()), encoding="utf-8")
+    if args.film is not None and finale.film is not None:
+        args.film.write_text(page(finale.film), encoding="utf-8")
         print(f"wrote {args.film}")
     return 0 if finale.is_right else 1

@@ -208,17 +208,20 @@ class AdmittingManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Refuse a new request that does not fit with the reserved blocks. Otherwise allocate as the learner does."""
+        """Refuse a new request that fits now, but not with the reserved blocks or with all its tokens.
+
+        Otherwise allocate or refuse as the learner does.
+        """
         if request.request_id not in self.requests:
             hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
             num_tokens = num_new_computed_tokens + num_new_tokens + num_lookahead_tokens
-            num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
-            num_needed += reserved_blocks
+            num_for_step = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
+            num_needed = num_for_step + reserved_blocks
             if full_sequence_must_fit:
                 in_flight = self.max_in_flight_tokens or request.num_tokens
                 most = self.coordinator.get_max_num_blocks_to_allocate(request.num_tokens, hit, in_flight)
                 num_needed = max(num_needed, most)
-            if num_needed > self.block_pool.num_free_blocks:
+            if num_for_step <= self.block_pool.num_free_blocks < num_needed:  # with less, the learner refuses
                 return None
         new_blocks: KVCacheBlocks | None = self._slots.allocate_slots(
             request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens

@@ -1,15 +1,15 @@
-"""The rush hour: forty requests from a seed, on an engine whose pool is too small for them.
+"""The rush hour of a small model: forty requests from a seed, on an engine whose pool is too small for them.
 
-rush = Rush(Hour(seed=0), own)      an engine with these parts
-for step in rush.steps(): ...       arrivals, departures, and a step of the engine, until the last answer
-rush.live.recorded()                the story of its cache, for a figure
+rush = ModelHour(seed=0).rush(own, limit_s)     an engine with these parts
+for step in rush.steps(): ...                   arrivals, departures, and a step of the engine, until the last answer
+rush.film()                                     the story of its cache, for a figure
 """
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,11 +20,9 @@ from mini_kv.engine.llm import load
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.output_processor import DeltaOutput, sample_name
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.events.frame import Frame
-from mini_kv.events.story import story
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import make_manager, seams
-from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
+from mini_kv.labkit.own_engine.steps import Step, names_of
 from mini_kv.labkit.time_limit import time_limit
 from mini_kv.serve.live_story import LiveStory
 from mini_kv.viz.story_json import scheduled_tokens
@@ -47,6 +45,10 @@ DOCUMENT = (
 )
 
 
+LONGEST = 234
+"""Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """One request of the rush hour."""
@@ -65,7 +67,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
+class ModelHour:
     """A rush hour: which requests, and the engine's sizes."""
 
     seed: int = 0
@@ -77,6 +79,20 @@ class Hour:
     """Keep only the first requests. `None`: all."""
     enable_caching: bool = True
     max_num_seqs: int = 12
+
+    def rush(self, own: OwnParts, limit_s: float) -> "ModelRush":
+        """Return an engine with these parts."""
+        return ModelRush(self, own, limit_s)
+
+    def others(self) -> dict[str, "ModelHour"]:
+        """Return the same requests on engines that have less."""
+        config = self.config
+        rows = (config.num_blocks or 1) * config.block_size // LONGEST
+        return {
+            "no prefix caching": replace(self, enable_caching=False),
+            "a row per request": replace(self, enable_caching=False, max_num_seqs=max(1, rows)),
+            "one at a time": replace(self, max_num_seqs=1),
+        }
 
     @property
     def config(self) -> EngineConfig:
@@ -120,29 +136,10 @@ class Arrived(NamedTuple):
     prompt_token_ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the engine, and the cache after it."""
-
-    number: int
-    lines: list[str]
-    """The calls to the cache, each with what it found, allocated, evicted or freed."""
-    scheduled: dict[str, int]
-    """Tokens computed per request."""
-    lookups: list[tuple[str, int]]
-    """Request and tokens found, of each lookup."""
-    frame: Frame
-    """Blocks, block tables and free queue after the step."""
-    token_ids: dict[str, list[int]]
-    """The new tokens of each sample."""
-    logits: dict[str, Tensor]
-    """The rows that they were chosen from."""
-
-
-class Rush:
+class ModelRush:
     """One rush hour on one engine."""
 
-    def __init__(self, hour: Hour, own: OwnParts, limit_s: float = STEP_LIMIT_S) -> None:
+    def __init__(self, hour: ModelHour, own: OwnParts, limit_s: float) -> None:
         """Build the engine. `limit_s`: the seconds within which it must be built, and within which it makes a step."""
         self.hour, self.limit_s = hour, limit_s
         self.live = LiveStory(partial(make_manager, own), record=True)
@@ -207,8 +204,26 @@ class Rush:
         frame, spans, _, told = self.live.kept[-1]
         if told["do"] != f"step {self.engine.stats.num_steps}":
             spans = []
-        lookups = [(str(span.request_id), span.result) for span in spans if span.call == "get_computed_blocks"]
-        return Step(self.number, story(spans), scheduled_tokens(spans), lookups, frame, token_ids, self._logits)
+        scheduler, stats = self.engine.scheduler, self.engine.stats
+        return Step(
+            number=self.number,
+            spans=spans,
+            scheduled=list(scheduled_tokens(spans).items()),
+            messages=[],
+            waiting=names_of(list(scheduler.waiting)),
+            num_preemptions=scheduler.num_preemptions,
+            counters={
+                "hit rate": stats.recent_requests.hit_rate,
+                "usage": round(self.engine.kv_cache_manager.usage, 6),
+            },
+            frame=frame,
+            token_ids=token_ids,
+            logits=self._logits,
+        )
+
+    def film(self) -> dict[str, Any]:
+        """Return the story of the pool. It ends where the run ended."""
+        return {**(self.live.recorded() or {}), "title": f"The rush hour of seed {self.hour.seed}"}
 
     def _take(self, delta: DeltaOutput) -> None:
         number, arrived = self._arrived[delta.request_id]
