@@ -46,15 +46,17 @@ class Scheduler(engine.Scheduler):
         if kept is None:
             return False
         request = self.waiting.pop_request()
-        hit, found = self.kv_cache_manager.get_computed_blocks(request)
-        wanted = min(request.num_tokens - found, self._left(step))
-        blocks = self.kv_cache_manager.allocate_slots(
-            request, wanted, found, hit, full_sequence_must_fit=True, reserved_blocks=kept
-        )
-        if blocks is None:
+        hit, request.num_computed_tokens = self.kv_cache_manager.get_computed_blocks(request)
+        wanted = min(request.num_tokens - request.num_computed_tokens, self._left(step))
+        if (
+            self.kv_cache_manager.allocate_slots(
+                request, wanted, new_computed_blocks=hit, full_sequence_must_fit=True, reserved_blocks=kept
+            )
+            is None
+        ):
+            request.num_computed_tokens = 0
             self.waiting.prepend_request(request)
             return False
-        request.num_computed_tokens = found
         request.status = RequestStatus.RUNNING
         self.running = [*self.running, request]
         self._add_newcomer(step, request, wanted)

@@ -1,14 +1,27 @@
-"""Finds the faulty part: replaces the learner's parts by the engine's own until the text is right again."""
+"""Finds the faulty part: the line of an error, and the parts that make a run right if the engine's own replace them."""
 
 from collections.abc import Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
+from mini_kv.labkit import LabTodo
 from mini_kv.labkit.learner_parts import OwnParts
-from mini_kv.labkit.own_engine.found import Found, last_line, own_parts
+from mini_kv.labkit.own_engine.found import Found, last_line, own_parts, short
 from mini_kv.labkit.time_limit import TookTooLongError
 
 PATIENCE_S = 3
 """Seconds that a step may take while parts are tried, if an engine did not return in time."""
+
+
+def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str, Found]) -> list[str]:
+    """Return the error that stopped an engine, and the learner's line that was running. `limit`: seconds of a step."""
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, TookTooLongError):
+        what = f"it did not return within {limit} s"
+    elif isinstance(error, LabTodo):
+        what = f"still TODO: {error}"
+    line = last_line(error, {each.source for each in parts.values()})
+    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, with a value from yours"
+    return [f"Your engine stopped {when}: {what}", f"  {at}"]
 
 
 class Run(Protocol):

@@ -6,13 +6,14 @@ almost everything that can happen in one: refusals, preemptions, ids that come a
 """
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
-from mini_kv.core.request import LoRARequest
+from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
@@ -24,16 +25,23 @@ from mini_kv.labkit.own_engine.assembly import make_groups, make_manager, make_s
 from mini_kv.labkit.own_engine.steps import Step, names_of, told
 from mini_kv.labkit.time_limit import time_limit
 from mini_kv.policy.admission_strategies import Hysteresis, ReservedBlocks
+from mini_kv.policy.eviction import PolicyPool
+from mini_kv.policy.ranked import LFU
 from mini_kv.viz.story_json import StoryWriter
 
+IMAGE = 1000
+"""The token that stands for a part of an image, and a wrong draft. The tokens of texts are below it."""
 NUM_REQUESTS = 40
 MOST_DRAFTS = 3
 NAMES = tuple("ABCDEFGHIJKL")
 """Ids of requests. An id comes again when its request has ended."""
 SALTS = (None, "blue", "green")
 ADAPTERS = (None, LoRARequest("poet", "/adapters/poet"))
-STOP = 0
-"""The token that ends a text."""
+KV_SHAPE = 2, 24, 2
+"""KV heads, elements of a head and bytes of an element of the model that the dice replace."""
+MOST_BLOCKS = 2000
+STOPS = (0, 1)
+"""The tokens that end a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class Sizes:
     longest_answer: int
     """The most output tokens of a request."""
     mixed: float
-    """The share of requests with a salt or an adapter."""
+    """The share of requests with a salt, an adapter or images."""
     losses: float
     """The share of steps before which a few blocks lose their content, as after a failed load."""
 
@@ -63,6 +71,9 @@ class DiceHour:
     seed: int
     windows: tuple[int, ...] = ()
     """The windows of the model's layers, in blocks. Beside them there is a layer with full attention."""
+    policy: bool = False
+    """Whether the cache evicts by LFU."""
+    num_full_layers: int = 1
     drafts: bool = False
     """Whether the requests have drafts. Then the engine's own scheduler plans, because lab-11 has none."""
 
@@ -77,7 +88,8 @@ class DiceHour:
         max_tokens = longest * block_size - MOST_DRAFTS
         return Sizes(
             block_size=block_size,
-            num_blocks=1 + longest * (1 + len(self.windows)) * dice.choice((11, 11, 12, 14, 20, 30)) // 10,
+            num_blocks=1
+            + longest * (self.num_full_layers + len(self.windows)) * dice.choice((11, 11, 12, 14, 20, 30)) // 10,
             max_tokens=max_tokens,
             limits=SchedulerConfig(
                 max_num_batched_tokens=block_size * dice.randrange(1, 6) + dice.randrange(block_size),
@@ -93,14 +105,36 @@ class DiceHour:
 
     def specs(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the layers."""
-        layers: dict[str, KVCacheSpec] = {"full": FullAttentionSpec(block_size)}
+        layers: dict[str, KVCacheSpec] = {
+            f"full {number}": FullAttentionSpec(block_size) for number in range(self.num_full_layers)
+        }
         for number, blocks in enumerate(self.windows):
             layers[f"window {number}"] = SlidingWindowSpec(block_size, sliding_window=blocks * block_size)
         return layers
 
 
+def page_size_bytes(block_size: int, num_kv_heads: int, head_size: int, dtype_bytes: int) -> int:
+    """Return the bytes of one block in one layer, as the engine counts them."""
+    return FullAttentionSpec(block_size, num_kv_heads, head_size, dtype_bytes).page_size_bytes
+
+
+def _visible(policy: Any) -> Any:
+    """Return the policy with an order for drawings: by number. Its victims show the order of eviction."""
+
+    class Visible(policy):  # type: ignore[misc]  # a class that is known when the command runs
+        """A policy whose free blocks are listed by number."""
+
+        def in_order(self) -> list[KVCacheBlock]:
+            """Return the free blocks with a hash, in the order of their numbers."""
+            return sorted(self._waiting, key=lambda block: block.block_id)
+
+    return Visible
+
+
 def _admission(name: str) -> AdmissionPolicy:
-    return {"greedy": Greedy(), "reserved": ReservedBlocks(3), "hysteresis": Hysteresis(0.8, 0.5)}[name]
+    if name == "reserved":
+        return ReservedBlocks(3)
+    return Hysteresis(0.8, 0.5) if name == "hysteresis" else Greedy()
 
 
 class DiceRush:
@@ -108,11 +142,13 @@ class DiceRush:
 
     def __init__(self, hour: DiceHour, own: OwnParts, limit_s: float) -> None:
         """Build scheduler and cache. `limit_s`: the most seconds for that, and for each step."""
-        self.hour, self.limit_s, self.sizes = hour, limit_s, hour.sizes()
+        self.hour, self.own, self.limit_s, self.sizes = hour, own, limit_s, hour.sizes()
         self.chance = random.Random(f"arrivals {hour.seed}")
         recorder, limits = Recorder(strict=False), self.sizes.limits
+        if hour.policy:
+            own = replace(own, queue=_visible(own.policy or LFU), pool=PolicyPool, counts=None)
         with time_limit(limit_s):
-            config = KVCacheConfig(self.sizes.num_blocks, make_groups(own, hour.specs(self.sizes.block_size)))
+            config = KVCacheConfig(self._num_blocks(own), make_groups(own, hour.specs(self.sizes.block_size)))
             manager = make_manager(
                 own,
                 config,
@@ -120,18 +156,30 @@ class DiceRush:
                 model_fingerprint="dice",
                 max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
             )
-            self.kv = TracedKVCacheManager(manager, recorder)
+        self.kv = TracedKVCacheManager(manager, recorder)
+        with time_limit(limit_s):
             self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
-        groups = [f"window {blocks * self.sizes.block_size}" for blocks in hour.windows]
-        head = {"groups": ["full", *groups]} if len(config.kv_cache_groups) > 1 else {}
+        kinds = [getattr(group.kv_cache_spec, "sliding_window", None) for group in config.kv_cache_groups]
+        groups = [f"window {size}" if size else "full" for size in kinds]
+        head: dict[str, Any] = {"groups": groups} if len(groups) > 1 else {}
         self._writer = StoryWriter(
-            f"An hour on dice, seed {hour.seed}", self.sizes.num_blocks, self.sizes.block_size, **head
+            f"An hour on dice, seed {hour.seed}", config.num_blocks, self.sizes.block_size, **head
         )
         self.number = 0
-        self._documents = [[self._any_token() for _ in range(self.sizes.max_tokens)] for _ in range(2)]
+        self._documents = [[self._token(self.chance) for _ in range(self.sizes.max_tokens)] for _ in range(2)]
         self._texts: list[Sequence[int]] = []
         """Everything that was sent or answered so far, as tokens."""
         self._num_arrived = 0
+
+    def _num_blocks(self, own: OwnParts) -> int:
+        """Return the number of blocks in the memory of this hour's pool."""
+        page_size = own.page_size or page_size_bytes
+        shape = self.sizes.block_size, *KV_SHAPE
+        memory = self.sizes.num_blocks * page_size_bytes(*shape) + page_size_bytes(1, *KV_SHAPE) - 1
+        num_blocks = memory // page_size(*shape)
+        if num_blocks > MOST_BLOCKS:
+            raise ValueError(f"page_size_bytes{shape} is {page_size(*shape)}: {num_blocks} blocks in {memory} bytes")
+        return int(num_blocks)
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps until all requests have come and gone."""
@@ -143,7 +191,7 @@ class DiceRush:
                 if self.chance.random() < 0.05:
                     self._leave()
                 if self.chance.random() < self.sizes.losses:
-                    self.kv.evict_blocks(self.chance.choices(range(1, self.sizes.num_blocks), k=3))
+                    self._lose()
                 yield self._step()
 
     def film(self) -> dict[str, Any]:
@@ -152,8 +200,8 @@ class DiceRush:
 
     # Requests come and go.
 
-    def _any_token(self) -> int:
-        return self.chance.randrange(1, 1000)
+    def _token(self, dice: random.Random) -> int:
+        return dice.randrange(len(STOPS), IMAGE)
 
     def _arrive(self) -> None:
         """Add a request under an id that is not in use."""
@@ -161,23 +209,25 @@ class DiceRush:
         if not free or self._num_arrived == NUM_REQUESTS:
             return
         self._num_arrived += 1
-        name, prompt = self.chance.choice(free), self._prompt()
+        name, prompt = self.chance.choice(free), self.prompt()
         salt, adapter = self.chance.choice(SALTS), self.chance.choice(ADAPTERS)
         if self.chance.random() >= self.sizes.mixed:
             salt = adapter = None
-        request = self.kv.new_request(name, prompt, cache_salt=salt, lora_request=adapter)
+        request = self.kv.new_request(
+            name, prompt, cache_salt=salt, lora_request=adapter, mm_features=self._images(len(prompt))
+        )
         most = min(self.sizes.longest_answer, self.sizes.max_tokens - len(prompt))
         max_tokens = self.chance.randrange(1, 2 + most)
         try:
-            self.scheduler.add_request(request, max_tokens=max_tokens, stop_token_ids=[STOP])
+            self.scheduler.add_request(request, max_tokens=max_tokens, stop_token_ids=STOPS)
         except ConfigError:  # it could never run: not even alone
             return
         self._texts.append(request.token_ids)
 
-    def _prompt(self) -> list[int]:
+    def prompt(self) -> list[int]:
         """Return a text that is new, known, or a beginning of a known one with or without new tokens after it."""
         most = self.sizes.max_tokens - 1
-        new = [self._any_token() for _ in range(self.chance.randrange(1, 1 + most // 2))]
+        new = [self._token(self.chance) for _ in range(self.chance.randrange(1, 1 + most // 2))]
         known = list(self.chance.choice([*self._documents, *self._texts]))
         match self.chance.choice(("new", "known", "beginning", "beginning", "continued")):
             case "new":
@@ -187,6 +237,23 @@ class DiceRush:
             case "beginning":
                 return known[: self.chance.randrange(1, most)]
         return (known[: self.chance.randrange(1, most)] + new)[:most]
+
+    def _images(self, num_tokens: int) -> list[MultiModalFeature]:
+        """Return up to two images within a prompt of this length."""
+        images: list[MultiModalFeature] = []
+        offset = 0
+        while self.chance.random() < self.sizes.mixed and len(images) < 2 and offset < num_tokens:
+            offset = self.chance.randrange(offset, num_tokens)
+            length = min(self.chance.choice((1, 1, 2, 5)), num_tokens - offset)
+            images.append(MultiModalFeature(self.chance.choice(("cat", "dog")), offset, length))
+            offset += length
+        return images
+
+    def _lose(self) -> None:
+        """Evict three blocks: any, or some of those that were freed last."""
+        freed = [block.block_id for block in self.kv.block_pool.free_block_queue.get_all_free_blocks()]
+        blocks = self.chance.choice((range(1, self.sizes.num_blocks), freed[-8:] or [1]))
+        self.kv.evict_blocks(self.chance.choices(blocks, k=3))
 
     def _leave(self) -> None:
         """Abort one of the unfinished requests."""
@@ -206,26 +273,23 @@ class DiceRush:
         results = self.scheduler.update_from_output(output, known)
         if self.hour.drafts:
             self._propose()
-        spans, self.kv.spans = list(self.kv.spans), []
-        stats = self.kv.prefix_cache_stats
-        frame, waiting = frame_of(self.kv.manager), names_of(list(self.scheduler.waiting))
-        self._writer.add_step(frame, spans, do=f"step {self.number}", waiting=waiting)
-        return Step(
-            number=self.number,
-            spans=spans,
+        return self.step_made(
+            self.number,
             scheduled=scheduled,
             messages=orders,
-            waiting=waiting,
+            waiting=names_of(list(self.scheduler.waiting)),
             num_preemptions=self.scheduler.num_preemptions,
-            counters={
-                "usage": round(self.kv.usage, 6),
-                "queries": stats.queries,
-                "hits": stats.hits,
-                "requests": stats.requests,
-            },
-            frame=frame,
             token_ids={each.request_id: list(each.new_token_ids) for each in results},
         )
+
+    def step_made(self, number: int, counters: Mapping[str, float] | None = None, **seen: Any) -> Step:
+        """Return a step with the cache as it is now, and add it to the film. `seen`: further fields of the step."""
+        spans, self.kv.spans = list(self.kv.spans), []
+        frame, stats = frame_of(self.kv.manager), self.kv.prefix_cache_stats
+        self._writer.add_step(frame, spans, do=f"step {number}", waiting=seen["waiting"])
+        counted = {"queries": stats.queries, "hits": stats.hits, "requests": stats.requests, **(counters or {})}
+        counted["usage"] = round(self.kv.usage, 6)
+        return Step(number, spans, frame=frame, counters=counted, **seen)
 
     def _sampled(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """Return the tokens that a model would sample: after drafts, the right ones and one more."""
@@ -235,29 +299,31 @@ class DiceRush:
             drafts = output.scheduled_spec_decode_tokens.get(name, [])
             if request.num_computed_tokens + num_tokens - len(drafts) != request.num_tokens:
                 continue
-            right = self._next_tokens(name, request.num_tokens, len(drafts) + 1)
+            right = self._next_tokens(request, len(drafts) + 1)
             num_right = next((at for at, draft in enumerate(drafts) if draft != right[at]), len(drafts))
             sampled[name] = right[: num_right + 1]
         return sampled
 
-    def _next_tokens(self, name: str, position: int, count: int) -> list[int]:
-        """Return the tokens that the dice give a request from this position on."""
-        dice = [random.Random(f"{self.hour.seed} {name} {at}") for at in range(position, position + count)]
-        return [STOP if each.random() < 0.02 else each.randrange(1, 1000) for each in dice]
+    def _next_tokens(self, request: Request, count: int) -> list[int]:
+        """Return the next tokens of a request. They follow from its last two, so equal texts continue equally."""
+        tokens = list(request.token_ids[-2:])
+        for _ in range(count):
+            dice = random.Random(f"{self.hour.seed} {tokens[-2:]}")
+            tokens.append(dice.choice(STOPS) if dice.random() < 0.04 else self._token(dice))
+        return tokens[-count:]
 
     def _propose(self) -> None:
         """Propose drafts, of which some are wrong."""
         for request in self.scheduler.running:
             if request.num_computed_tokens == request.num_tokens - 1:
                 most = min(MOST_DRAFTS, request.max_slots - request.num_tokens)
-                drafts = self._next_tokens(request.request_id, request.num_tokens, max(most, 0))
+                drafts = self._next_tokens(request, most) if most > 0 else []
                 wrong = self.chance.randrange(MOST_DRAFTS + 2)
-                proposed = [1001 if at == wrong else draft for at, draft in enumerate(drafts)]
+                proposed = [IMAGE if at == wrong else draft for at, draft in enumerate(drafts)]
                 self.scheduler.update_draft_token_ids(request.request_id, proposed)
 
 
-def dice_hours(
-    seed: int, count: int, windows: Sequence[tuple[int, ...]] = ((),), drafts: bool = False
-) -> list[DiceHour]:
-    """Return hours of a seed. Their groups of layers are these, in turn."""
-    return [DiceHour(seed * 1000 + at, windows[at % len(windows)], drafts) for at in range(count)]
+def dice_hours(seed: int, count: int, windows: Sequence[tuple[int, ...]] = ((),), **kind: bool) -> list[DiceHour]:
+    """Return hours of a seed. Their groups of layers are these, in turn. `kind`: further fields of the hours."""
+    hours = (DiceHour(seed * 1000 + at, windows[at % len(windows)], **kind) for at in range(count))
+    return [replace(hour, num_full_layers=1 + (hour.seed % 3 == 2 and bool(hour.windows))) for hour in hours]

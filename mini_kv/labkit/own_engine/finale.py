@@ -4,19 +4,18 @@ In each step these must be equal: the tokens that were found, the requests that 
 tokens, and with a model the logits that they were chosen from. The acts on dice need no torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mini_kv.labkit import LabTodo
-from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.own_engine.blame import Search
+from mini_kv.labkit.lab import Lab, LabPart
+from mini_kv.labkit.own_engine.blame import Search, what_broke
 from mini_kv.labkit.own_engine.dice_hour import dice_hours
-from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short
+from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
+from mini_kv.labkit.own_engine.prefill_hour import PrefillHour
 from mini_kv.labkit.own_engine.steps import Act, Hour, Step
-from mini_kv.labkit.time_limit import TookTooLongError
 
 NUM_HOURS = 60
 """Hours of an act on dice. Each takes a twentieth of a second."""
@@ -26,40 +25,49 @@ WINDOWS = ((2,), (1, 3), (4, 2), (5, 1))
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An act: its title, its rush hours, the labs whose parts play, and the places that stay empty, with the reason."""
+    """An act: its title, its rush hours, the labs whose parts play, and the places without a part of theirs."""
 
     title: str
     hours: Sequence[Hour]
     model: str
     """The kind of model, as `find_parts` knows it."""
     on_dice: bool
-    left_out: Mapping[str, str]
+    left_out: Collection[str]
     others: Mapping[str, Hour] = field(default_factory=dict)
     """The first hour's requests on engines that have less, by name."""
 
     def cast(self, choice: str, labs: Sequence[Lab], invocation_dir: Path) -> list[Found]:
         """Return the parts of the labs that have a place in this act."""
         plays = [lab for lab in labs if lab.needs == "C" or not self.on_dice]
-        found = find_parts(choice, plays, invocation_dir, self.model)
-        return [
-            replace(each, value=None, why=self.left_out[each.part.goes_to])
-            if each.value is not None and each.part.goes_to in self.left_out
-            else each
-            for each in found
-        ]
+        found = find_parts(choice, plays, invocation_dir, self.model, in_finale=True)
+        return [replace(each, value=None) if self.leaves_out(each.part) else each for each in found]
+
+    def leaves_out(self, part: LabPart) -> bool:
+        """Return whether the engine's own part plays in this act, whatever the learner has."""
+        return bool(why_not(part, self.model, in_finale=True)) or part.goes_to in self.left_out
 
 
-KERNELS = dict.fromkeys(("write_kernel", "decode_kernel"), "in the last act: the interpreter is slow")
-NO_FORKS = dict.fromkeys(("slots", "scheduler"), "its lab has no forks")
-NO_DRAFTS = {"scheduler": "its lab has no drafts"}
+PROMPTS = ("admit", "ref_counts", "hit_rate")
+"""The places of lab-05, which admits prompts itself."""
+ON_DICE = (*PROMPTS, "policy", "page_size")
+"""Places that no model has."""
+KERNELS = ("write_kernel", "decode_kernel")
+"""The interpreter of kernels is slow: they play in one act."""
 
 
 def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
-    """Return the acts that need no model."""
+    """Return the acts that need no model. Labs 06 and 11 have no forks, and lab-11 has no drafts."""
+    few = num_hours // 3
+    plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
+    prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
+    drafts, lfu = dice_hours(seed, few, drafts=True), dice_hours(seed, few, policy=True)
+    without = (*PROMPTS, "policy")
     return [
-        Scene("Dice instead of a model", dice_hours(seed, num_hours), "one group", True, {}),
-        Scene("Dice, and layers with windows", dice_hours(seed, num_hours, WINDOWS), "windows", True, {}),
-        Scene("Dice, and drafts", dice_hours(seed, num_hours // 3, drafts=True), "one group", True, NO_DRAFTS),
+        Scene("Prompts without a scheduler", prompts, "one group", True, ("scheduler", "policy")),
+        Scene("Dice instead of a model", plain, "one group", True, without),
+        Scene("Dice, and layers with windows", with_windows, "windows", True, without),
+        Scene("Dice, and drafts", drafts, "one group", True, (*without, "scheduler")),
+        Scene("Dice, and an eviction policy", lfu, "one group", True, (*PROMPTS, "queue", "counts", "pool")),
     ]
 
 
@@ -67,11 +75,14 @@ def model_scenes(seed: int) -> list[Scene]:
     """Return the acts with a model. They need torch."""
     from mini_kv.labkit.own_engine.rush_hour import ModelHour
 
+    hour = ModelHour(seed)
+    with_windows, forks, few = replace(hour, windows=True), replace(hour, forks=True), replace(hour, num_visits=6)
+    without = (*KERNELS, *ON_DICE)
     return [
-        Scene("A model", [ModelHour(seed)], "one group", False, KERNELS, ModelHour(seed).others()),
-        Scene("A model with windows", [ModelHour(seed, windows=True)], "windows", False, KERNELS),
-        Scene("Several answers to one prompt", [ModelHour(seed, forks=True)], "one group", False, KERNELS | NO_FORKS),
-        Scene("Six requests on your kernels", [ModelHour(seed, num_visits=6)], "one group", False, {}),
+        Scene("A model", [hour], "one group", False, without, hour.others()),
+        Scene("A model with windows", [with_windows], "windows", False, without),
+        Scene("Several answers to one prompt", [forks], "one group", False, (*without, "slots", "scheduler")),
+        Scene("Six requests on your kernels", [few], "one group", False, ON_DICE),
     ]
 
 
@@ -102,7 +113,7 @@ class Finale:
         yield f"Act {number}. {scene.title}: {_counted(len(parts), 'part')} from the labs"
         for each in found:
             line = f"  {each.part!s:<38} {each.place if each.value is not None else f'mini_kv: {each.why}'}"
-            if line not in self._shown:
+            if line not in self._shown and not scene.leaves_out(each.part):
                 self._shown.add(line)
                 yield line
         own, acts = own_parts(found), []
@@ -111,12 +122,14 @@ class Finale:
             act = reference.again(own, reference.limit)
             acts.append(act)
             difference = act.first_difference(reference)
-            if self.film is None and (not scene.on_dice or not self.has_model):
+            if self.film is None and act.rush is not None and not (scene.on_dice and self.has_model):
                 self.film = act.rush.film()
             if difference is not None:
                 self.is_right = False
                 at = f"In hour {len(acts)} of {len(scene.hours)}:" if len(scene.hours) > 1 else ""
-                lines = difference.lines() if act.error is None else what_broke(act, parts)
+                lines = difference.lines()
+                if act.error is not None:
+                    lines = what_broke(act.error, f"in step {len(act.steps) + 1}", act.limit, parts)
                 yield from ("", *([at] if at else []), *lines, "")
                 yield from (*Search(act, reference, parts, "the run").lines(), "")
                 return
@@ -130,20 +143,6 @@ class Finale:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def what_broke(act: Act, parts: Mapping[str, Found]) -> list[str]:
-    """Return the error, and the learner's line that was running."""
-    error = act.error
-    assert error is not None
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    if isinstance(error, TookTooLongError):
-        what = f"it did not return within {act.limit} s"
-    elif isinstance(error, LabTodo):
-        what = f"still TODO: {error}"
-    line = last_line(error, {each.source for each in parts.values()})
-    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, with a value from yours"
-    return [f"Your engine stopped in step {len(act.steps) + 1}: {what}", f"  {at}"]
 
 
 def numbers(act: Act, others: Mapping[str, Hour]) -> list[str]:

@@ -37,7 +37,7 @@ class Step:
     """The counters of pool and cache that a user can read."""
     frame: Frame
     """Blocks, block tables and free queue after the step."""
-    token_ids: dict[str, list[int]]
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
     """The new tokens of each request or sample."""
     logits: dict[str, Any] = field(default_factory=dict)
     """The tensors that they were chosen from. Empty in a run without a model."""
@@ -98,9 +98,11 @@ class Act:
             self.error = first_cause(error)
 
     def played(self) -> "Act":
-        """Run to the end or to an error, and return the act."""
+        """Run to the end, and return the act. For the engine's own parts: an error is raised."""
         for _ in self.run():
             pass
+        if self.error is not None:
+            raise self.error
         return self
 
     def agrees_with(self, reference: "Act") -> bool:
