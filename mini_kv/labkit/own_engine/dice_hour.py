@@ -8,7 +8,7 @@ almost everything that can happen in one: refusals, preemptions, ids that come a
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
@@ -29,8 +29,8 @@ from mini_kv.policy.eviction import PolicyPool
 from mini_kv.policy.ranked import LFU
 from mini_kv.viz.story_json import StoryWriter
 
-IMAGE = 1000
-"""The token that stands for a part of an image, and a wrong draft. The tokens of texts are below it."""
+VOCABULARY = 1000
+"""The tokens are below it. A wrong draft is not."""
 NUM_REQUESTS = 40
 MOST_DRAFTS = 3
 NAMES = tuple("ABCDEFGHIJKL")
@@ -40,6 +40,7 @@ ADAPTERS = (None, LoRARequest("poet", "/adapters/poet"))
 KV_SHAPE = 2, 24, 2
 """KV heads, elements of a head and bytes of an element of the model that the dice replace."""
 MOST_BLOCKS = 2000
+PICTURES = ("cat", "dog")
 STOPS = (0, 1)
 """The tokens that end a text."""
 
@@ -59,7 +60,8 @@ class Sizes:
     longest_answer: int
     """The most output tokens of a request."""
     mixed: float
-    """The share of requests with a salt, an adapter or images."""
+    """The share of requests with a salt or an adapter."""
+    has_images: bool
     losses: float
     """The share of steps before which a few blocks lose their content, as after a failed load."""
 
@@ -89,7 +91,7 @@ class DiceHour:
         return Sizes(
             block_size=block_size,
             num_blocks=1
-            + longest * (self.num_full_layers + len(self.windows)) * dice.choice((11, 11, 12, 14, 20, 30)) // 10,
+            + longest * (self.num_full_layers + len(self.windows)) * dice.choice((11, 11, 12, 14, 20, 30, 45)) // 10,
             max_tokens=max_tokens,
             limits=SchedulerConfig(
                 max_num_batched_tokens=block_size * dice.randrange(1, 6) + dice.randrange(block_size),
@@ -100,7 +102,8 @@ class DiceHour:
             arrivals=dice.choice(((0, 0, 0, 1), (0, 1, 1, 2), (0, 0, 0, 0, 3))),
             longest_answer=dice.choice((1, block_size, max_tokens, max_tokens, max_tokens)),
             mixed=dice.choice((0, 0, 0.2, 0.6)),
-            losses=dice.choice((0, 0, 0.3)),
+            has_images=dice.random() < 0.5,
+            losses=dice.choice((0, 0, 0.3, 0.5)),
         )
 
     def specs(self, block_size: int) -> dict[str, KVCacheSpec]:
@@ -137,6 +140,13 @@ def _admission(name: str) -> AdmissionPolicy:
     return Hysteresis(0.8, 0.5) if name == "hysteresis" else Greedy()
 
 
+class Text(NamedTuple):
+    """The tokens of a request and its images."""
+
+    token_ids: Sequence[int]
+    images: Sequence[MultiModalFeature]
+
+
 class DiceRush:
     """One hour on one engine."""
 
@@ -166,9 +176,11 @@ class DiceRush:
             f"An hour on dice, seed {hour.seed}", config.num_blocks, self.sizes.block_size, **head
         )
         self.number = 0
-        self._documents = [[self._token(self.chance) for _ in range(self.sizes.max_tokens)] for _ in range(2)]
-        self._texts: list[Sequence[int]] = []
-        """Everything that was sent or answered so far, as tokens."""
+        self._documents = [self._document() for _ in range(2)]
+        self._last = Text(self._documents[0].token_ids[: self.sizes.block_size], [])
+        """The last prompt that was new."""
+        self._texts: list[Text] = []
+        """What the requests so far have said, prompt and answer."""
         self._num_arrived = 0
 
     def _num_blocks(self, own: OwnParts) -> int:
@@ -201,7 +213,7 @@ class DiceRush:
     # Requests come and go.
 
     def _token(self, dice: random.Random) -> int:
-        return dice.randrange(len(STOPS), IMAGE)
+        return dice.randrange(len(STOPS), VOCABULARY)
 
     def _arrive(self) -> None:
         """Add a request under an id that is not in use."""
@@ -209,45 +221,47 @@ class DiceRush:
         if not free or self._num_arrived == NUM_REQUESTS:
             return
         self._num_arrived += 1
-        name, prompt = self.chance.choice(free), self.prompt()
+        name, text = self.chance.choice(free), self.prompt()
         salt, adapter = self.chance.choice(SALTS), self.chance.choice(ADAPTERS)
         if self.chance.random() >= self.sizes.mixed:
             salt = adapter = None
         request = self.kv.new_request(
-            name, prompt, cache_salt=salt, lora_request=adapter, mm_features=self._images(len(prompt))
+            name, text.token_ids, cache_salt=salt, lora_request=adapter, mm_features=text.images
         )
-        most = min(self.sizes.longest_answer, self.sizes.max_tokens - len(prompt))
+        most = min(self.sizes.longest_answer, self.sizes.max_tokens - len(text.token_ids))
         max_tokens = self.chance.randrange(1, 2 + most)
         try:
             self.scheduler.add_request(request, max_tokens=max_tokens, stop_token_ids=STOPS)
         except ConfigError:  # it could never run: not even alone
             return
-        self._texts.append(request.token_ids)
+        self._texts.append(Text(request.token_ids, text.images))
 
-    def prompt(self) -> list[int]:
-        """Return a text that is new, known, or a beginning of a known one with or without new tokens after it."""
+    def prompt(self) -> Text:
+        """Return a text that is new, known, or a beginning of a known one with or without new tokens after it.
+
+        Sometimes it is the last one again: twins run side by side.
+        """
         most = self.sizes.max_tokens - 1
+        if self.chance.random() < 0.2:
+            return self._last
         new = [self._token(self.chance) for _ in range(self.chance.randrange(1, 1 + most // 2))]
-        known = list(self.chance.choice([*self._documents, *self._texts]))
-        match self.chance.choice(("new", "known", "beginning", "beginning", "continued")):
-            case "new":
-                return new
-            case "known":
-                return known[:most]
-            case "beginning":
-                return known[: self.chance.randrange(1, most)]
-        return (known[: self.chance.randrange(1, most)] + new)[:most]
+        known = self.chance.choice([*self._documents, *self._texts])
+        cut = self.chance.choice((0, most, *(self.chance.randrange(1, most) for _ in range(3))))
+        tokens = list(known.token_ids)[:cut]
+        if not tokens or self.chance.random() < 0.3:
+            tokens = (tokens + new)[:most]
+        shown = [each for each in known.images if each.offset + each.length <= min(cut, len(tokens))]
+        if self.chance.random() < 0.5:
+            shown = [replace(each, identifier=self.chance.choice(PICTURES)) for each in shown]
+        self._last = Text(tokens, shown)
+        return self._last
 
-    def _images(self, num_tokens: int) -> list[MultiModalFeature]:
-        """Return up to two images within a prompt of this length."""
-        images: list[MultiModalFeature] = []
-        offset = 0
-        while self.chance.random() < self.sizes.mixed and len(images) < 2 and offset < num_tokens:
-            offset = self.chance.randrange(offset, num_tokens)
-            length = min(self.chance.choice((1, 1, 2, 5)), num_tokens - offset)
-            images.append(MultiModalFeature(self.chance.choice(("cat", "dog")), offset, length))
-            offset += length
-        return images
+    def _document(self) -> Text:
+        """Return a long text. In an hour with images it has three pairs of them."""
+        size = self.sizes.max_tokens
+        places = [self.chance.randrange(size - 1) for _ in range(3 if self.sizes.has_images else 0)]
+        images = [MultiModalFeature(PICTURES[0], at, 1) for place in places for at in (place, place + 1)]
+        return Text([self._token(self.chance) for _ in range(size)], images)
 
     def _lose(self) -> None:
         """Evict three blocks: any, or some of those that were freed last."""
@@ -319,7 +333,7 @@ class DiceRush:
                 most = min(MOST_DRAFTS, request.max_slots - request.num_tokens)
                 drafts = self._next_tokens(request, most) if most > 0 else []
                 wrong = self.chance.randrange(MOST_DRAFTS + 2)
-                proposed = [IMAGE if at == wrong else draft for at, draft in enumerate(drafts)]
+                proposed = [VOCABULARY if at == wrong else draft for at, draft in enumerate(drafts)]
                 self.scheduler.update_draft_token_ids(request.request_id, proposed)
 
 

@@ -15,7 +15,7 @@ from mini_kv.labkit.own_engine.blame import Search, what_broke
 from mini_kv.labkit.own_engine.dice_hour import dice_hours
 from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
 from mini_kv.labkit.own_engine.prefill_hour import PrefillHour
-from mini_kv.labkit.own_engine.steps import Act, Hour, Step
+from mini_kv.labkit.own_engine.steps import Act, Difference, Hour, Step
 
 NUM_HOURS = 60
 """Hours of an act on dice. Each takes a twentieth of a second."""
@@ -33,6 +33,8 @@ class Scene:
     """The kind of model, as `find_parts` knows it."""
     on_dice: bool
     left_out: Collection[str]
+    alone: Collection[str] = ()
+    """The places whose parts also play alone, in turn, with the engine's own around them."""
     others: Mapping[str, Hour] = field(default_factory=dict)
     """The first hour's requests on engines that have less, by name."""
 
@@ -49,6 +51,10 @@ class Scene:
 
 PROMPTS = ("admit", "ref_counts", "hit_rate")
 """The places of lab-05, which admits prompts itself."""
+CACHE = ("queue", "counts", "index", "pool", "hasher", "full_attention", "slots", "lookup")
+"""The places of labs 02 to 07."""
+WITH_WINDOWS = ("sliding_window", "coordinator", "group_layers")
+"""The places of lab-12."""
 ON_DICE = (*PROMPTS, "policy", "page_size")
 """Places that no model has."""
 KERNELS = ("write_kernel", "decode_kernel")
@@ -64,8 +70,8 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
     without = (*PROMPTS, "policy")
     return [
         Scene("Prompts without a scheduler", prompts, "one group", True, ("scheduler", "policy")),
-        Scene("Dice instead of a model", plain, "one group", True, without),
-        Scene("Dice, and layers with windows", with_windows, "windows", True, without),
+        Scene("Dice instead of a model", plain, "one group", True, without, CACHE),
+        Scene("Dice, and layers with windows", with_windows, "windows", True, without, WITH_WINDOWS),
         Scene("Dice, and drafts", drafts, "one group", True, (*without, "scheduler")),
         Scene("Dice, and an eviction policy", lfu, "one group", True, (*PROMPTS, "queue", "counts", "pool")),
     ]
@@ -79,7 +85,7 @@ def model_scenes(seed: int) -> list[Scene]:
     with_windows, forks, few = replace(hour, windows=True), replace(hour, forks=True), replace(hour, num_visits=6)
     without = (*KERNELS, *ON_DICE)
     return [
-        Scene("A model", [hour], "one group", False, without, hour.others()),
+        Scene("A model", [hour], "one group", False, without, others=hour.others()),
         Scene("A model with windows", [with_windows], "windows", False, without),
         Scene("Several answers to one prompt", [forks], "one group", False, (*without, "slots", "scheduler")),
         Scene("Six requests on your kernels", [few], "one group", False, ON_DICE),
@@ -116,29 +122,46 @@ class Finale:
             if line not in self._shown and not scene.leaves_out(each.part):
                 self._shown.add(line)
                 yield line
-        own, acts = own_parts(found), []
-        for hour in scene.hours:
+        acts: list[Act] = []
+        for hour, cast in _hours_with_casts(scene, parts):
             reference = Act(hour).played()
-            act = reference.again(own, reference.limit)
+            act = reference.again(own_parts(cast.values()), reference.limit)
             acts.append(act)
             difference = act.first_difference(reference)
             if self.film is None and act.rush is not None and not (scene.on_dice and self.has_model):
                 self.film = act.rush.film()
             if difference is not None:
                 self.is_right = False
-                at = f"In hour {len(acts)} of {len(scene.hours)}:" if len(scene.hours) > 1 else ""
-                lines = difference.lines()
-                if act.error is not None:
-                    lines = what_broke(act.error, f"in step {len(act.steps) + 1}", act.limit, parts)
-                yield from ("", *([at] if at else []), *lines, "")
-                yield from (*Search(act, reference, parts, "the run").lines(), "")
+                yield from ("", *_what_differs(act, difference, cast), "")
+                if len(cast) < len(parts):
+                    yield f"In this run {', '.join(cast)} played alone, and the other parts were mini_kv's."
+                yield from (*Search(act, reference, cast, "the run").lines(), "")
                 return
         num_steps = sum(len(act.steps) for act in acts)
         what = "cache, batches and tokens" if scene.on_dice else "cache, batches, words and logits"
-        hours = f"{len(acts)} hours, " if len(acts) > 1 else ""
-        yield from ("", f"{hours}{num_steps} steps: the same {what} as mini_kv's.", "")
+        runs = f"{len(acts)} runs, " if len(acts) > 1 else ""
+        yield from ("", f"{runs}{num_steps} steps: the same {what} as mini_kv's.", "")
         if scene.others:
             yield from (*numbers(acts[0], scene.others), "")
+
+
+def _hours_with_casts(scene: Scene, parts: Mapping[str, Found]) -> Iterator[tuple[Hour, Mapping[str, Found]]]:
+    """Yield each hour with all parts. Yield it again with one of those that play alone, in turn.
+
+    A wrong part and a careful one can make a right run together.
+    """
+    soloists = [name for name, each in parts.items() if each.part.goes_to in scene.alone]
+    for number, hour in enumerate(scene.hours):
+        yield hour, parts
+        if soloists and len(parts) > 1:
+            name = soloists[number % len(soloists)]
+            yield hour, {name: parts[name]}
+
+
+def _what_differs(act: Act, difference: Difference, parts: Mapping[str, Found]) -> list[str]:
+    if act.error is None:
+        return difference.lines()
+    return what_broke(act.error, f"in step {len(act.steps) + 1}", act.limit, parts)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -44,7 +44,7 @@ class PrefillRush(DiceRush):
             self.kv.free(running.pop(name))
             yield f"{name}: ended"
             return
-        admitted = (self.own.admit or admit)(self.kv, self.prompt(), name)
+        admitted = (self.own.admit or admit)(self.kv, list(self.prompt().token_ids), name)
         if admitted is None:
             yield f"{name}: refused"
             return
