@@ -27,6 +27,7 @@ VERBS = {
     "story": Verb("play a scenario, or a lab's test, step by step", "labkit.commands"),
     "puzzle": Verb("reach a goal with a few calls to the cache", "labkit.commands"),
     "generate": Verb("let a model write, and watch the blocks fill", "labkit.commands"),
+    "finale": Verb("a rush hour through your parts of the labs, compared step by step", "labkit.commands"),
     "serve": Verb(
         "serve OpenAI's API, with a page that shows the cache at work",
         "serve",

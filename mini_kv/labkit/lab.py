@@ -38,6 +38,7 @@ _PLACES = tuple(place.name for place in fields(OwnParts))
 NOT_FOR = {
     "one group": "it gives slots to one group of layers, and this model has several",
     "windows": "not needed by this model: no layer has a window (add --windows)",
+    "finale": "used by mini-kv finale alone",
 }
 """Requirements of a part on the model, each with the reason why it is not used with another model."""
 

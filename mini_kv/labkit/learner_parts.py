@@ -12,6 +12,16 @@ from typing import Any
 class OwnParts:
     """A learner's classes and functions by place. `None`: the engine uses its own."""
 
+    page_size: Any = None
+    """Computes the bytes of a block in one layer, and so the number of blocks in a memory."""
+    admit: Any = None
+    """Admits a prompt without a scheduler."""
+    ref_counts: Any = None
+    """Reads the reference counts of a request's blocks."""
+    hit_rate: Any = None
+    """Computes the hit rate from the counters."""
+    policy: Any = None
+    """An eviction policy, in place of the free queue."""
     queue: Any = None
     """The pool's free queue, made of the free blocks."""
     counts: Any = None

@@ -189,7 +189,10 @@ def _lesson(lab: Lab) -> list[str]:
         lines += _wrapped(f"  {lab.short_name(function.name)}: {function.vllm}", more="      ")
     lines.append("")
     parts = [part.name for part in lab.parts if part.goes_to]
-    if parts:
+    if parts and all(part.only_for == "finale" for part in lab.parts if part.goes_to):
+        lines += _wrapped(f"The finale plays with your {_listed(parts)}:")
+        lines.append("    mini-kv finale --labs starter")
+    elif parts:
         lines += _wrapped(f"The engine can run on your {_listed(parts)}:")
         more = " --windows" if any(part.only_for == "windows" for part in lab.parts) else ""
         lines.append(f'    mini-kv generate "A block is free when" --labs starter{more}')

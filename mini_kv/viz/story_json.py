@@ -29,7 +29,7 @@ A step lists the differences after it. Ids are runs, "1..7 9 8", or arrays.
     "predict": {"ask": "...", "choices": [{"text": "8", "if_true": "..."}, {"text": "1"}], "answer": 1}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -210,16 +210,25 @@ def _changed_tables(before: Mapping[str, list[list[int]]], after: Mapping[str, l
 
 def _tokens(spans: Sequence[Span]) -> Data:
     """Return the tokens that have a slot now, and those computed in this step, by request."""
-    with_slots: dict[str, int] = {}
+    with_slots = {name: sum(counts) for name, counts in _allocated(spans)}
+    return {"tok": with_slots, "scheduled": scheduled_tokens(spans)} if with_slots else {}
+
+
+def scheduled_tokens(spans: Sequence[Span]) -> dict[str, int]:
+    """Return the tokens computed in this step, by request."""
     scheduled: dict[str, int] = {}
+    for name, (_, _, new) in _allocated(spans):
+        scheduled[name] = scheduled.get(name, 0) + new
+    return scheduled
+
+
+def _allocated(spans: Sequence[Span]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the request of each allocation, with its computed, found and new tokens."""
     for span in spans:
-        if span.call != "allocate_slots" or span.result is None or span.request_id is None:
-            continue
-        counts = [span.args.get(name) for name in ("num_computed_tokens", "num_new_computed_tokens", "num_new_tokens")]
-        computed, adopted, new = (count if isinstance(count, int) else 0 for count in counts)
-        with_slots[span.request_id] = computed + adopted + new
-        scheduled[span.request_id] = scheduled.get(span.request_id, 0) + new
-    return {"tok": with_slots, "scheduled": scheduled} if with_slots else {}
+        if span.call == "allocate_slots" and span.result is not None and span.request_id is not None:
+            names = ("num_computed_tokens", "num_new_computed_tokens", "num_new_tokens")
+            counts = [span.args.get(name) for name in names]
+            yield span.request_id, [count if isinstance(count, int) else 0 for count in counts]
 
 
 def _short_names(keys: set[str]) -> dict[str, str]:

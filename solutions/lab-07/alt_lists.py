@@ -98,9 +98,8 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
     """The engine's manager."""
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
-        (group,) = self.coordinator.single_type_managers
-        hit = group.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
-        return KVCacheBlocks((hit,)), len(hit) * self.block_size
+        *hit, num_tokens = self.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
+        return KVCacheBlocks(*hit), num_tokens
 
 
 class PrefixCacheStats(stats.PrefixCacheStats):

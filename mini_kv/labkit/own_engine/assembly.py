@@ -157,7 +157,14 @@ class CountedPool(BlockPool):
         return self._told(self._counting).usage  # type: ignore[no-any-return]
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """Take blocks as the learner does, then remove their keys, which lab-03 does not teach."""
+        """Take blocks as the learner does, without their keys, which lab-03 does not teach.
+
+        The keys of the first blocks in the queue are removed before: an observer then sees that they are evicted. If
+        the learner takes others, theirs are removed afterwards.
+        """
+        if 0 < num_blocks <= self.free_block_queue.num_free_blocks:
+            for block in self.free_block_queue.get_all_free_blocks()[:num_blocks]:
+                self._maybe_evict_cached_block(block)
         blocks: list[KVCacheBlock] = self._told(self._counting).get_new_blocks(num_blocks)
         for block in blocks:
             self._maybe_evict_cached_block(block)
@@ -208,24 +215,28 @@ class AdmittingManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Refuse a new request that does not fit with the reserved blocks. Otherwise allocate as the learner does."""
+        """Refuse a new request that fits now, but not with the reserved blocks or with all its tokens.
+
+        Otherwise allocate or refuse as the learner does.
+        """
+        num_hit_tokens = request.num_computed_tokens + num_new_computed_tokens
         if request.request_id not in self.requests:
             hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
-            num_tokens = num_new_computed_tokens + num_new_tokens + num_lookahead_tokens
-            num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
-            num_needed += reserved_blocks
+            num_tokens = num_hit_tokens + num_new_tokens + num_lookahead_tokens
+            num_for_step = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
+            num_needed = num_for_step + reserved_blocks
             if full_sequence_must_fit:
                 in_flight = self.max_in_flight_tokens or request.num_tokens
                 most = self.coordinator.get_max_num_blocks_to_allocate(request.num_tokens, hit, in_flight)
                 num_needed = max(num_needed, most)
-            if num_needed > self.block_pool.num_free_blocks:
+            if num_for_step <= self.block_pool.num_free_blocks < num_needed:  # with less, the learner refuses
                 return None
         new_blocks: KVCacheBlocks | None = self._slots.allocate_slots(
             request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
         )
         if new_blocks is not None and request.num_cached_tokens is None:
-            request.num_cached_tokens = num_new_computed_tokens
-            self.prefix_cache_stats.record(request.num_tokens, num_new_computed_tokens)
+            request.num_cached_tokens = num_hit_tokens
+            self.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
         return new_blocks
 
 

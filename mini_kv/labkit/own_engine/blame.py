@@ -1,21 +1,51 @@
-"""Finds the faulty part: replaces the learner's parts by the engine's own until the text is right again."""
+"""Finds the faulty part: the line of an error, and the parts that make a run right if the engine's own replace them."""
 
 from collections.abc import Collection, Mapping
+from typing import Generic, Protocol, Self, TypeVar
 
-from mini_kv.labkit.own_engine.found import Found, last_line, own_parts
-from mini_kv.labkit.own_engine.trial import Trial
+from mini_kv.labkit import LabTodo
+from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.own_engine.found import Found, last_line, own_parts, short
 from mini_kv.labkit.time_limit import TookTooLongError
 
 PATIENCE_S = 3
 """Seconds that a step may take while parts are tried, if an engine did not return in time."""
 
 
-class Search:
+def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str, Found]) -> list[str]:
+    """Return the error that stopped an engine, and the learner's line that was running. `limit`: seconds of a step."""
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, TookTooLongError):
+        what = f"it did not return within {limit} s"
+    elif isinstance(error, LabTodo):
+        what = f"still TODO: {error}"
+    line = last_line(error, {each.source for each in parts.values()})
+    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, with a value from yours"
+    return [f"Your engine stopped {when}: {what}", f"  {at}"]
+
+
+class Run(Protocol):
+    """A run of an engine that can be repeated on other parts: a `Trial`, or an `Act` of the finale."""
+
+    error: BaseException | None
+    limit: float
+
+    def again(self, own: OwnParts, limit: float) -> Self:
+        """Return the same run on other parts."""
+
+    def agrees_with(self, reference: Self) -> bool:
+        """Run, and return whether it equals the other run."""
+
+
+R = TypeVar("R", bound=Run)
+
+
+class Search(Generic[R]):
     """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
 
-    def __init__(self, trial: Trial, reference: Trial, parts: Mapping[str, Found]) -> None:
-        """Set the failed run, the engine's own run, and the parts by name."""
-        self._trial, self._reference, self._parts = trial, reference, parts
+    def __init__(self, trial: R, reference: R, parts: Mapping[str, Found], noun: str = "the text") -> None:
+        """Set the failed run, the engine's own run, the parts by name, and the word for what must be right."""
+        self._trial, self._reference, self._parts, self._noun = trial, reference, parts, noun
         self._limit = PATIENCE_S if isinstance(trial.error, TookTooLongError) else trial.limit
         line = last_line(trial.error, {each.source for each in parts.values()}) if trial.error is not None else None
         self._blamed = [name for name, each in parts.items() if line and each.source == line[0]]
@@ -37,14 +67,14 @@ class Search:
                 healers.append(name)
                 if name in self._blamed:
                     break
-        lines = [f"With {name} from mini_kv the text is right: {self._parts[name].place}" for name in healers]
+        lines = [f"With {name} from mini_kv {self._noun} is right: {self._parts[name].place}" for name in healers]
         return lines if len(lines) < 2 else ["Replacing any of these helps. Check the calls between them.", *lines]
 
     def _whole_labs(self) -> list[str]:
         """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""
         for lab_id in dict.fromkeys(each.part.lab_id for each in self._parts.values()):
             if self._is_right_without([name for name, each in self._parts.items() if each.part.lab_id == lab_id]):
-                return [f"With all of {lab_id} from mini_kv the text is right. Run its tests."]
+                return [f"With all of {lab_id} from mini_kv {self._noun} is right. Run its tests."]
         return []
 
     def _wrong_alone(self) -> list[str]:

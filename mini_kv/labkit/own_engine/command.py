@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.engine.generate_text import prepare, show
 from mini_kv.engine.generation_screen import printable
-from mini_kv.labkit import LabTodo
 from mini_kv.labkit.lab import all_labs, shown
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import seams
-from mini_kv.labkit.own_engine.blame import Search
-from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short, why_not
+from mini_kv.labkit.own_engine.blame import Search, what_broke
+from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, Trial
-from mini_kv.labkit.time_limit import TookTooLongError
 
 if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine
@@ -100,7 +98,8 @@ def table(found: Sequence[Found], learner: str) -> list[str]:
 def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usable: int) -> tuple[list[str], bool]:
     """Return the report of the run, and whether its text was right."""
     if trial.error is not None:
-        return _what_broke(trial, parts), False
+        when = f"after {sum(map(len, trial.said.values()))} tokens"
+        return what_broke(trial.error, when, trial.limit, parts), False
     if trial.said != reference.said:
         return _other_words(trial, reference), False
     differences = [
@@ -123,19 +122,6 @@ def hits(trial: Trial, reference: Trial) -> list[str]:
         return []
     counts = [f"{stats.hits} of {stats.queries} tokens" for stats in (mine, its)]
     return [f"But your prefix cache reports hits on {counts[0]}, and mini_kv's on {counts[1]}."]
-
-
-def _what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
-    """Return the error, and the learner's line that was running."""
-    error = trial.error
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    if isinstance(error, TookTooLongError):
-        what = f"it did not return within {trial.limit} s"
-    elif isinstance(error, LabTodo):
-        what = f"still TODO: {error}"
-    line = last_line(error, {each.source for each in parts.values()}) if error is not None else None
-    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, with a value from yours"
-    return [f"Your engine stopped after {sum(map(len, trial.said.values()))} tokens: {what}", f"  {at}"]
 
 
 def _other_words(trial: Trial, reference: Trial) -> list[str]:

@@ -45,7 +45,12 @@ class Found:
 
 
 def find_parts(
-    choice: str, labs: Sequence[Lab], invocation_dir: Path, model: str, limit: float = STEP_LIMIT_S
+    choice: str,
+    labs: Sequence[Lab],
+    invocation_dir: Path,
+    model: str,
+    limit: float = STEP_LIMIT_S,
+    in_finale: bool = False,
 ) -> list[Found]:
     """Return every part found in the learner's files. An error in a file is stored, not raised.
 
@@ -55,20 +60,22 @@ def find_parts(
         invocation_dir: base of a relative path.
         model: the kind of model that is to run, a key of `NOT_FOR`.
         limit: seconds in which a file must be loaded.
+        in_finale: whether the parts that only the finale uses count.
     """
     found: list[Found] = []
     for lab in labs:
-        wanted = any(not why_not(part, model) for part in lab.parts)
+        wanted = any(not why_not(part, model, in_finale) for part in lab.parts)
         file = LabFile(lab, choice, len(labs), invocation_dir, limit) if wanted else None
         for part in lab.parts:
-            why = why_not(part, model)
+            why = why_not(part, model, in_finale)
             found.append(Found(part, why=why) if why or file is None else file.find(part))
     return found
 
 
-def why_not(part: LabPart, model: str) -> str:
-    """Return the reason why the engine does not use the part for this kind of model, or an empty string."""
-    return part.never or (NOT_FOR[part.only_for] if part.only_for not in ("", model) else "")
+def why_not(part: LabPart, model: str, in_finale: bool = False) -> str:
+    """Return the reason why the part is not used with this kind of model, or an empty string."""
+    usable = ("", model, "finale") if in_finale else ("", model)
+    return part.never or (NOT_FOR[part.only_for] if part.only_for not in usable else "")
 
 
 def own_parts(found: Iterable[Found]) -> OwnParts:

@@ -74,7 +74,7 @@ class Trial:
             except StopIteration:
                 return
             except (Exception, SystemExit, TookTooLongError) as error:
-                self.error = _first_cause(error)
+                self.error = first_cause(error)
                 return
             self.said[delta.request_id] += delta.new_token_ids
             yield delta
@@ -99,7 +99,7 @@ class Trial:
         return bool(difference.abs().max() <= TOLERANCE)  # not true of NaN, which is no small number
 
 
-def _first_cause(error: BaseException) -> BaseException:
+def first_cause(error: BaseException) -> BaseException:
     """Return the error that made a step fail, if `error` was raised while the step's requests were being aborted.
 
     Python keeps the first error as the context of the later one. A context that the learner's code caught itself never

@@ -1,0 +1,43 @@
+"""`mini-kv finale --labs PATH`: a rush hour through the learner's parts, step by step beside the engine's own."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
+from mini_kv.labkit.own_engine.finale import Finale
+from mini_kv.viz.figure import page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--labs",
+        metavar="PATH",
+        default="starter",
+        help="the parts: the word starter, the word solution, or a folder with lab-NN.py (default: starter)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the requests (default: 0)")
+    parser.add_argument("--film", type=Path, metavar="FILE", help="write your pool's story as one HTML file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the acts, print what differs and the numbers, and return the exit status.
+
+    0: all steps of all acts are equal. 1: a difference or an error, with the faulty part. 2: unusable arguments.
+    """
+    try:
+        if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
+            raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
+        root = find_checkout(Path.cwd())
+    except UnknownLabError as error:
+        print(f"mini-kv finale: {error}", file=sys.stderr)
+        return 2
+    finale = Finale(args.labs, all_labs(root), args.seed)
+    for line in finale.lines():
+        print(line, flush=True)
+    if args.film is not None and finale.film is not None:
+        args.film.write_text(page(finale.film), encoding="utf-8")
+        print(f"wrote {args.film}")
+    return 0 if finale.is_right else 1

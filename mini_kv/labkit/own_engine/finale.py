@@ -1,0 +1,182 @@
+"""The finale: the learner's parts through many rush hours, compared step by step with the engine's own.
+
+In each step these must be equal: the tokens that were found, the requests that ran, the state of the cache, the new
+tokens, and with a model the logits that they were chosen from. The acts on dice need no torch.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mini_kv.labkit.lab import Lab, LabPart
+from mini_kv.labkit.own_engine.blame import Search, what_broke
+from mini_kv.labkit.own_engine.dice_hour import dice_hours
+from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
+from mini_kv.labkit.own_engine.prefill_hour import PrefillHour
+from mini_kv.labkit.own_engine.steps import Act, Difference, Hour, Step
+
+NUM_HOURS = 60
+"""Hours of an act on dice. Each takes a twentieth of a second."""
+WINDOWS = ((2,), (1, 3), (4, 2), (5, 1))
+"""Windows of the models in the second act, in blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An act: its title, its rush hours, the labs whose parts play, and the places without a part of theirs."""
+
+    title: str
+    hours: Sequence[Hour]
+    model: str
+    """The kind of model, as `find_parts` knows it."""
+    on_dice: bool
+    left_out: Collection[str]
+    alone: Collection[str] = ()
+    """The places whose parts also play alone, in turn, with the engine's own around them."""
+    others: Mapping[str, Hour] = field(default_factory=dict)
+    """The first hour's requests on engines that have less, by name."""
+
+    def cast(self, choice: str, labs: Sequence[Lab], invocation_dir: Path) -> list[Found]:
+        """Return the parts of the labs that have a place in this act."""
+        plays = [lab for lab in labs if lab.needs == "C" or not self.on_dice]
+        found = find_parts(choice, plays, invocation_dir, self.model, in_finale=True)
+        return [replace(each, value=None) if self.leaves_out(each.part) else each for each in found]
+
+    def leaves_out(self, part: LabPart) -> bool:
+        """Return whether the engine's own part plays in this act, whatever the learner has."""
+        return bool(why_not(part, self.model, in_finale=True)) or part.goes_to in self.left_out
+
+
+PROMPTS = ("admit", "ref_counts", "hit_rate")
+"""The places of lab-05, which admits prompts itself."""
+CACHE = ("queue", "counts", "index", "pool", "hasher", "full_attention", "slots", "lookup")
+"""The places of labs 02 to 07."""
+WITH_WINDOWS = ("sliding_window", "coordinator", "group_layers")
+"""The places of lab-12."""
+ON_DICE = (*PROMPTS, "policy", "page_size")
+"""Places that no model has."""
+KERNELS = ("write_kernel", "decode_kernel")
+"""The interpreter of kernels is slow: they play in one act."""
+
+
+def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
+    """Return the acts that need no model. Labs 06 and 11 have no forks, and lab-11 has no drafts."""
+    few = num_hours // 3
+    plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
+    prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
+    drafts, lfu = dice_hours(seed, few, drafts=True), dice_hours(seed, few, policy=True)
+    without = (*PROMPTS, "policy")
+    return [
+        Scene("Prompts without a scheduler", prompts, "one group", True, ("scheduler", "policy")),
+        Scene("Dice instead of a model", plain, "one group", True, without, CACHE),
+        Scene("Dice, and layers with windows", with_windows, "windows", True, without, WITH_WINDOWS),
+        Scene("Dice, and drafts", drafts, "one group", True, (*without, "scheduler")),
+        Scene("Dice, and an eviction policy", lfu, "one group", True, (*PROMPTS, "queue", "counts", "pool")),
+    ]
+
+
+def model_scenes(seed: int) -> list[Scene]:
+    """Return the acts with a model. They need torch."""
+    from mini_kv.labkit.own_engine.rush_hour import ModelHour
+
+    hour = ModelHour(seed)
+    with_windows, forks, few = replace(hour, windows=True), replace(hour, forks=True), replace(hour, num_visits=6)
+    without = (*KERNELS, *ON_DICE)
+    return [
+        Scene("A model", [hour], "one group", False, without, others=hour.others()),
+        Scene("A model with windows", [with_windows], "windows", False, without),
+        Scene("Several answers to one prompt", [forks], "one group", False, (*without, "slots", "scheduler")),
+        Scene("Six requests on your kernels", [few], "one group", False, ON_DICE),
+    ]
+
+
+class Finale:
+    """All acts on the learner's parts."""
+
+    def __init__(self, choice: str, labs: Sequence[Lab], seed: int, num_hours: int = NUM_HOURS) -> None:
+        """Set `starter`, `solution` or a folder, the labs, and the seed of the requests. Nothing runs yet."""
+        self._choice, self._labs = choice, labs
+        self.has_model = find_spec("torch") is not None
+        self._scenes = [*dice_scenes(seed, num_hours), *(model_scenes(seed) if self.has_model else ())]
+        self._shown: set[str] = set()
+        self.film: dict[str, Any] | None = None
+        """The story of the learner's pool in the first act with a model, or on dice if there is none."""
+        self.is_right = True
+        """Whether all acts so far were equal to the engine's own."""
+
+    def lines(self) -> Iterator[str]:
+        """Play the acts, and yield the report line by line."""
+        for number, scene in enumerate(self._scenes, start=1):
+            yield from self._play(number, scene)
+        if not self.has_model:
+            yield "The acts with a model need PyTorch: pip install torch"
+
+    def _play(self, number: int, scene: Scene) -> Iterator[str]:
+        found = scene.cast(self._choice, self._labs, Path.cwd())
+        parts = {str(each.part): each for each in found if each.value is not None}
+        yield f"Act {number}. {scene.title}: {_counted(len(parts), 'part')} from the labs"
+        for each in found:
+            line = f"  {each.part!s:<38} {each.place if each.value is not None else f'mini_kv: {each.why}'}"
+            if line not in self._shown and not scene.leaves_out(each.part):
+                self._shown.add(line)
+                yield line
+        acts: list[Act] = []
+        for hour, cast in _hours_with_casts(scene, parts):
+            reference = Act(hour).played()
+            act = reference.again(own_parts(cast.values()), reference.limit)
+            acts.append(act)
+            difference = act.first_difference(reference)
+            if self.film is None and act.rush is not None and not (scene.on_dice and self.has_model):
+                self.film = act.rush.film()
+            if difference is not None:
+                self.is_right = False
+                yield from ("", *_what_differs(act, difference, cast), "")
+                if len(cast) < len(parts):
+                    yield f"In this run {', '.join(cast)} played alone, and the other parts were mini_kv's."
+                yield from (*Search(act, reference, cast, "the run").lines(), "")
+                return
+        num_steps = sum(len(act.steps) for act in acts)
+        what = "cache, batches and tokens" if scene.on_dice else "cache, batches, words and logits"
+        runs = f"{len(acts)} runs, " if len(acts) > 1 else ""
+        yield from ("", f"{runs}{num_steps} steps: the same {what} as mini_kv's.", "")
+        if scene.others:
+            yield from (*numbers(acts[0], scene.others), "")
+
+
+def _hours_with_casts(scene: Scene, parts: Mapping[str, Found]) -> Iterator[tuple[Hour, Mapping[str, Found]]]:
+    """Yield each hour with all parts. Yield it again with one of those that play alone, in turn.
+
+    A wrong part and a careful one can make a right run together.
+    """
+    soloists = [name for name, each in parts.items() if each.part.goes_to in scene.alone]
+    for number, hour in enumerate(scene.hours):
+        yield hour, parts
+        if soloists and len(parts) > 1:
+            name = soloists[number % len(soloists)]
+            yield hour, {name: parts[name]}
+
+
+def _what_differs(act: Act, difference: Difference, parts: Mapping[str, Found]) -> list[str]:
+    if act.error is None:
+        return difference.lines()
+    return what_broke(act.error, f"in step {len(act.steps) + 1}", act.limit, parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def numbers(act: Act, others: Mapping[str, Hour]) -> list[str]:
+    """Return a table: the numbers of this act beside those of engines that have less."""
+    rows = {"yours": act, **{name: Act(hour).played() for name, hour in others.items()}}
+    head = f"{'':<22}{'steps':>7}{'computed':>10}{'found':>8}{'preempted':>11}{'waited':>8}"
+    return [head, *(_row(name, each.steps) for name, each in rows.items())]
+
+
+def _row(name: str, steps: Sequence[Step]) -> str:
+    computed = sum(num_tokens for step in steps for _, num_tokens in step.scheduled)
+    found = sum(sum(step.found.values()) for step in steps)
+    waited = sum(len(step.waiting) for step in steps)
+    return f"{name:<22}{len(steps):>7}{computed:>10}{found:>8}{steps[-1].num_preemptions:>11}{waited:>8}"

@@ -1,0 +1,74 @@
+"""A rush hour without a scheduler: lab-05's `prefill` admits prompts, and requests end at random. Imports no torch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.own_engine.dice_hour import NAMES, DiceHour, DiceRush
+from mini_kv.labkit.own_engine.steps import Step
+from mini_kv.labkit.time_limit import time_limit
+
+NUM_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillHour(DiceHour):
+    """One short hour without a scheduler."""
+
+    def rush(self, own: OwnParts, limit_s: float) -> "PrefillRush":
+        """Return a cache with these parts."""
+        return PrefillRush(self, own, limit_s)
+
+
+class PrefillRush(DiceRush):
+    """One hour on one cache. In each step a prompt is admitted or refused, or a request ends."""
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps."""
+        running: dict[str, Request] = {}
+        for number in range(1, NUM_STEPS + 1):
+            with time_limit(self.limit_s):
+                lines = list(self._end_or_admit(running))
+                hit_rate = (self.own.hit_rate or cache_hit_rate)(self.kv)
+                ref_counts = self.own.ref_counts or read_ref_counts
+                lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
+            yield self.step_made(
+                number, scheduled=[], messages=lines, waiting=[], num_preemptions=0, counters={"hit rate": hit_rate}
+            )
+
+    def _end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
+        name = self.chance.choice(NAMES)
+        if name in running:
+            self.kv.free(running.pop(name))
+            yield f"{name}: ended"
+            return
+        admitted = (self.own.admit or admit)(self.kv, list(self.prompt().token_ids), name)
+        if admitted is None:
+            yield f"{name}: refused"
+            return
+        running[name], num_cached = admitted
+        yield f"{name}: found {num_cached}, computed {running[name].num_computed_tokens}"
+
+
+def admit(kv: KVCacheManager, token_ids: Sequence[int], request_id: str) -> tuple[Request, int] | None:
+    """Admit a request with its hit, and return it with the tokens found, or `None` if there is no room."""
+    request = kv.new_request(request_id, token_ids)
+    hit, num_hit_tokens = kv.get_computed_blocks(request)
+    num_new_tokens = request.num_tokens - num_hit_tokens
+    if kv.allocate_slots(request, num_new_tokens, num_hit_tokens, hit) is None:
+        return None
+    request.num_computed_tokens = request.num_tokens
+    return request, num_hit_tokens
+
+
+def read_ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the reference counts of the request's blocks."""
+    return [block.ref_cnt for block in kv.get_blocks(request.request_id).blocks[0]]
+
+
+def cache_hit_rate(kv: KVCacheManager) -> float:
+    """Return the share of the prompts' tokens that were found."""
+    stats = kv.prefix_cache_stats
+    return stats.hits / stats.queries if stats.queries else 0.0
