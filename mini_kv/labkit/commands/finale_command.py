@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
-from mini_kv.labkit.own_engine.finale import Finale
+from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale
 from mini_kv.viz.figure import page
 
 
@@ -19,7 +19,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the parts: the word starter, the word solution, or a folder with lab-NN.py (default: starter)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the requests (default: 0)")
+    parser.add_argument(
+        "--hours",
+        type=_at_least_one,
+        default=NUM_HOURS,
+        metavar="N",
+        help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
+    )
     parser.add_argument("--film", type=Path, metavar="FILE", help="write your pool's story as one HTML file")
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no number of hours: at least 1")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
-    finale = Finale(args.labs, all_labs(root), args.seed)
+    finale = Finale(args.labs, all_labs(root), args.seed, args.hours)
     for line in finale.lines():
         print(line, flush=True)
     if args.film is not None and finale.film is not None:

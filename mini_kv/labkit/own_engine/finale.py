@@ -95,10 +95,20 @@ def model_scenes(seed: int) -> list[Scene]:
 class Finale:
     """All acts on the learner's parts."""
 
-    def __init__(self, choice: str, labs: Sequence[Lab], seed: int, num_hours: int = NUM_HOURS) -> None:
-        """Set `starter`, `solution` or a folder, the labs, and the seed of the requests. Nothing runs yet."""
+    def __init__(
+        self, choice: str, labs: Sequence[Lab], seed: int = 0, num_hours: int = NUM_HOURS, has_model: bool | None = None
+    ) -> None:
+        """Prepare the acts. Nothing runs yet.
+
+        Args:
+            choice: `starter`, `solution` or a folder.
+            labs: all labs.
+            seed: of the requests.
+            num_hours: rush hours of an act on dice.
+            has_model: whether the acts with a model are played. `None`: if torch is installed.
+        """
         self._choice, self._labs = choice, labs
-        self.has_model = find_spec("torch") is not None
+        self.has_model = find_spec("torch") is not None if has_model is None else has_model
         self._scenes = [*dice_scenes(seed, num_hours), *(model_scenes(seed) if self.has_model else ())]
         self._shown: set[str] = set()
         self.film: dict[str, Any] | None = None

@@ -1,17 +1,22 @@
 """`mini-kv finale`: rush hours through the learner's parts, and the first step that differs from the engine's own."""
 
 import re
+from collections import Counter
 
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.events.edge import EdgeKind
 from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.own_engine.finale import Act, scenes
-from mini_kv.labkit.own_engine.rush_hour import Hour
+from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
+from mini_kv.labkit.own_engine.finale import WINDOWS, Finale, dice_scenes, model_scenes
+from mini_kv.labkit.own_engine.rush_hour import ModelHour
+from mini_kv.labkit.own_engine.steps import Act
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
 
 PURE = [lab.lab_id for lab in LABS if any(part.goes_to for part in lab.parts) and lab.needs != "K"]
 """The labs with parts in the engine, but for the kernels."""
+ON_DICE = [lab.lab_id for lab in LABS if any(part.goes_to for part in lab.parts) and lab.needs == "C"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,73 +24,161 @@ def in_the_repository(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
 
 
-def played(hour):
-    """Return a run of this hour on the engine's own parts."""
-    act = Act(hour)
-    assert [step.number for step in act.run()] == [*range(1, len(act.steps) + 1)]
-    assert act.error is None
-    return act
+def finale_of(folder, num_hours=60):
+    """Return the acts on dice with the parts of a folder."""
+    finale = Finale(str(folder), LABS, seed=0, num_hours=num_hours, has_model=False)
+    return finale, "\n".join(finale.lines())
 
 
-def with_mutant(tmp_path, lab_id, mutant_id):
-    """Return a folder with all solutions, one of them with a mutant."""
-    folder = folder_of(tmp_path, *PURE)
-    [mutant] = [each for each in load_mutants(lab_of(lab_id)) if each.id == mutant_id]
-    file = folder / f"{lab_id}.py"
-    file.write_text(mutant.apply((SOLUTIONS / lab_id / "solution.py").read_text(encoding="utf-8")), encoding="utf-8")
+def folder_with(tmp_path, lab_id, text):
+    """Return a folder with all solutions, and this text as the file of one lab."""
+    folder = folder_of(tmp_path, *ON_DICE)
+    (folder / f"{lab_id}.py").write_text(text, encoding="utf-8")
     return folder
 
 
-def lab_of(lab_id):
-    return next(lab for lab in LABS if lab.lab_id == lab_id)
+def solution(lab_id):
+    return (SOLUTIONS / lab_id / "solution.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_rush_hour_shares_evicts_and_preempts_and_leaves_nothing_behind(seed):
-    for scene in scenes(seed)[:3]:
-        act = played(scene.hour)
-        assert act.rush is not None
-        engine = act.rush.engine
-        assert engine.scheduler.num_preemptions > 0
-        assert engine.stats.recent_requests.hit_rate > 0.5
-        assert engine.kv_cache_manager.block_pool.num_free_blocks == (scene.hour.config.num_blocks or 0) - 1
-        assert len(act.rush.texts) == len(scene.hour.visits())
+# The hours.
 
 
-def test_the_same_seed_makes_the_same_hour_and_another_seed_another_one():
-    one, other = played(Hour(0)), played(Hour(1))
+def test_hours_on_dice_meet_what_an_engine_meets():
+    counts = Counter()
+    for hour in [*dice_hours(0, 20), *dice_hours(0, 20, WINDOWS)]:
+        act = Act(hour).played()
+        ids = [
+            name for step in act.steps for line in step.messages for name in [line.split(":")[0]] if "tokens [" in line
+        ]
+        counts["ids that come again"] += len(ids) > len(set(ids))
+        counts["hits"] += sum(bool(found) for step in act.steps for found in step.found.values())
+        counts["preemptions"] += act.steps[-1].num_preemptions
+        counts["waits"] += sum(len(step.waiting) for step in act.steps)
+        edges = [edge for step in act.steps for span in step.spans for edge in span.edges]
+        counts.update(edge.kind for edge in edges)
+        assert not act.steps[-1].frame.tables
+        assert len(act.steps[-1].frame.free_order) == len(act.steps[-1].frame.blocks) - 1
+    kinds = (EdgeKind.EVICTED, EdgeKind.REVIVED, EdgeKind.SHARED, EdgeKind.UNSHARED)
+    for what in ("ids that come again", "hits", "preemptions", "waits", *kinds):
+        assert counts[what] >= 30, what
+    assert counts[EdgeKind.ILLEGAL] == 0
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_the_hour_of_the_model_shares_and_preempts_and_leaves_nothing_behind(windows):
+    act = Act(ModelHour(windows=windows)).played()
+    assert act.steps[-1].num_preemptions > 0
+    assert sum(sum(step.found.values()) for step in act.steps) > 800
+    assert not act.steps[-1].frame.tables
+
+
+@pytest.mark.parametrize("kind", [DiceHour, ModelHour])
+def test_the_same_seed_makes_the_same_hour_and_another_seed_another_one(kind):
+    one, other = Act(kind(0)).played(), Act(kind(1)).played()
     assert one.again(one.own, one.limit).agrees_with(one)
     assert not one.again(one.own, one.limit).agrees_with(other)
 
 
+# Right parts.
+
+
 def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
     film = tmp_path / "film.html"
-    assert main(["finale", "--labs", str(folder_of(tmp_path, *PURE)), "--film", str(film)]) == 0
+    folder = folder_of(tmp_path, *PURE)
+    assert main(["finale", "--labs", str(folder), "--hours", "9", "--film", str(film)]) == 0
     told = capsys.readouterr().out
-    assert re.findall(r"Act (\d)\. .*: (\d+) parts", told) == [("1", "15"), ("2", "17"), ("3", "13"), ("4", "15")]
+    assert re.findall(r"Act (\d)\. .*: (\d+) parts", told) == [
+        *(("1", "13"), ("2", "11"), ("3", "13"), ("4", "10"), ("5", "9")),
+        *(("6", "15"), ("7", "17"), ("8", "13"), ("9", "15")),
+    ]
+    assert told.count("the same cache, batches and tokens as mini_kv's.") == 5
     assert told.count("the same cache, batches, words and logits as mini_kv's.") == 4
-    rows = dict(re.findall(r"^(\w[\w ]*?) +\d+ +(\d+) +\d+% +\d+ +[\d.]+$", told, re.MULTILINE))
-    assert list(rows) == ["yours", "no prefix caching", "rows of 234 tokens", "one at a time"]
+    rows = dict(re.findall(r"^(\w[\w ]*?) +\d+ +(\d+) +\d+ +\d+ +\d+$", told, re.MULTILINE))
+    assert list(rows) == ["yours", "no prefix caching", "a row per request", "one at a time"]
     assert int(rows["yours"]) * 2 < int(rows["no prefix caching"])
     assert told.endswith(f"wrote {film}\n")
     assert "The rush hour of seed 0" in film.read_text(encoding="utf-8")
 
 
+def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_path):
+    finale, told = finale_of(folder_of(tmp_path, *ON_DICE), num_hours=6)
+    assert finale.is_right
+    assert told.count("Act ") == 5
+    assert told.endswith("The acts with a model need PyTorch: pip install torch")
+    assert finale.film is not None and finale.film["title"] == "An hour on dice, seed 0"
+
+
+@pytest.mark.parametrize("lab_id", ON_DICE)
+def test_other_right_ways_make_the_same_steps(lab_id, tmp_path):
+    alternatives = sorted((SOLUTIONS / lab_id).glob("alt_*.py"))
+    assert len(alternatives) >= 2
+    for file in alternatives:
+        finale, told = finale_of(folder_with(tmp_path, lab_id, file.read_text(encoding="utf-8")), num_hours=9)
+        assert finale.is_right, f"{file.name}\n{told}"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_the_solutions_with_their_kernels_pass_all_acts(capsys):
-    assert main(["finale", "--labs", "solution"]) == 0
-    assert "Act 4. Six requests on your kernels: 17 parts" in capsys.readouterr().out
+    assert main(["finale", "--labs", "solution", "--hours", "1"]) == 0
+    assert "Act 9. Six requests on your kernels: 17 parts" in capsys.readouterr().out
 
 
-def test_a_cache_that_finds_nothing_says_the_same_words_and_does_not_pass(capsys, tmp_path):
-    folder = folder_of(tmp_path, *PURE)
-    file = folder / "lab-07.py"
-    text = file.read_text(encoding="utf-8")
+# Wrong parts.
+
+
+def test_a_cache_that_finds_nothing_is_drawn_beside_the_engines_and_named(tmp_path):
     old = "max_cache_hit_length = "
-    assert text.count(old) == 1
-    file.write_text(text.replace(old, f"{old}0 * "), encoding="utf-8")
-    assert main(["finale", "--labs", str(folder)]) == 1
-    told = capsys.readouterr().out
+    assert solution("lab-07").count(old) == 1
+    folder = folder_with(tmp_path, "lab-07", solution("lab-07").replace(old, f"{old}0 * "))
+    finale, told = finale_of(folder, num_hours=3)
+    assert not finale.is_right
     assert "differs: the tokens that were found." in told
-    assert f"With lab-07 KVCacheManager from mini_kv the run is right: {file}:" in told
+    assert "\nmini_kv:\n  lookup" in told and "\nyours:\n  lookup" in told
+    assert f"With lab-07 KVCacheManager from mini_kv the run is right: {folder / 'lab-07.py'}:" in told
+
+
+def test_an_error_is_reported_with_the_learners_line(tmp_path):
+    text = solution("lab-11").replace("        self.num_preemptions += 1\n", "        self.num_preemption += 1\n")
+    folder = folder_with(tmp_path, "lab-11", text)
+    finale, told = finale_of(folder)
+    assert not finale.is_right
+    assert "Your engine stopped in step" in told and "AttributeError" in told
+    assert re.search(r"at .*lab-11\.py:\d+  self\.num_preemption \+= 1", told)
+
+
+def test_a_part_that_is_not_written_is_named_and_the_engine_plays_it(tmp_path):
+    starter = (REPOSITORY / "labs" / "lab-11" / "starter.py").read_text(encoding="utf-8")
+    finale, told = finale_of(folder_with(tmp_path, "lab-11", starter), num_hours=3)
+    assert finale.is_right
+    assert re.search(r"lab-11 Scheduler +mini_kv: .*still TODO", told)
+
+
+SAMPLE: dict[str, list[str]] = {}
+"""Wrong versions of the labs. Each breaks a contract that a run can reach."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab_id", SAMPLE)
+def test_wrong_versions_are_detected_and_their_lab_is_named(lab_id, tmp_path):
+    mutants = {mutant.id: mutant for mutant in load_mutants(next(lab for lab in LABS if lab.lab_id == lab_id))}
+    for name in SAMPLE[lab_id]:
+        finale, told = finale_of(folder_with(tmp_path, lab_id, mutants[name].apply(solution(lab_id))))
+        assert not finale.is_right, name
+        assert re.search(rf"^(With|  )[^\n]*{lab_id}", told, re.MULTILINE), f"{name}\n{told}"
+
+
+# The command.
+
+
+def test_a_folder_that_is_not_there_is_refused(capsys):
+    assert main(["finale", "--labs", "nowhere"]) == 2
+    assert capsys.readouterr().err == (
+        "mini-kv finale: --labs 'nowhere': it is neither starter nor solution, nor a folder\n"
+    )
+
+
+def test_the_acts_have_other_hours_with_another_seed():
+    first, second = ([scene.hours for scene in [*dice_scenes(seed), *model_scenes(seed)]] for seed in (0, 1))
+    assert all(not set(a) & set(b) for a, b in zip(first, second, strict=True))
