@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from mini_kv.labkit.commands import write_page
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale
 from mini_kv.viz.figure import page
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
     )
-    parser.add_argument("--film", type=Path, metavar="FILE", help="write your pool's story as one HTML file")
+    parser.add_argument("--film", metavar="FILE", help="write your pool's story as one HTML file")
 
 
 def _at_least_one(text: str) -> int:
@@ -45,13 +46,18 @@ def run(args: argparse.Namespace) -> int:
         if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
             raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
         root = find_checkout(Path.cwd())
+        if args.film is not None:
+            open(args.film, "a").close()  # better refused now than after the last act
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        print(f"mini-kv finale: {shown(args.film)} cannot be written: {reason}", file=sys.stderr)
         return 2
     finale = Finale(args.labs, all_labs(root), args.seed, args.hours)
     for line in finale.lines():
         print(line, flush=True)
     if args.film is not None and finale.film is not None:
-        args.film.write_text(page(finale.film), encoding="utf-8")
-        print(f"wrote {args.film}")
+        write_page(args.film, page(finale.film))
     return 0 if finale.is_right else 1

@@ -6,4 +6,7 @@ learner's class in that field of OwnParts. assembly.py passes the field to a con
 Reading order: `found` (the used parts of a lab, and the reasons against the others), `assembly` (their places in the
 engine), `attend` (the parts with tensors), `trial` (runs the engine, with a time limit), `blame` (finds the faulty
 part), `command` (table, text, verdict), `served` (for `mini-kv serve`).
+
+For `mini-kv finale`: `steps` (a step, and the first one that differs), `dice_hour` and `prefill_hour` (rush hours
+without a model), `rush_hour` (with one), `finale` (the acts).
 """

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig
@@ -24,7 +26,7 @@ from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import make_groups, make_manager, make_scheduler
 from mini_kv.labkit.own_engine.steps import Step, names_of, told
 from mini_kv.labkit.time_limit import time_limit
-from mini_kv.policy.admission_strategies import Hysteresis, ReservedBlocks
+from mini_kv.policy.admission_strategies import ReservedBlocks
 from mini_kv.policy.eviction import PolicyPool
 from mini_kv.policy.ranked import LFU
 from mini_kv.viz.story_json import StoryWriter
@@ -35,12 +37,13 @@ NUM_REQUESTS = 40
 MOST_DRAFTS = 3
 NAMES = tuple("ABCDEFGHIJKL")
 """Ids of requests. An id comes again when its request has ended."""
-SALTS = (None, "blue", "green")
-ADAPTERS = (None, LoRARequest("poet", "/adapters/poet"))
+SALTS = (None, "poet", "cook")
+ADAPTERS = (None, LoRARequest("poet", "/adapters/poet"), LoRARequest("cook", "/adapters/poet"))
+"""Adapters have the names of salts: a hash must tell them apart."""
 KV_SHAPE = 2, 24, 2
 """KV heads, elements of a head and bytes of an element of the model that the dice replace."""
 MOST_BLOCKS = 2000
-PICTURES = ("cat", "dog")
+PICTURES = ("cat-0001", "dog-0001")
 STOPS = (0, 1)
 """The tokens that end a text."""
 
@@ -75,7 +78,6 @@ class DiceHour:
     """The windows of the model's layers, in blocks. Beside them there is a layer with full attention."""
     policy: bool = False
     """Whether the cache evicts by LFU."""
-    num_full_layers: int = 1
     drafts: bool = False
     """Whether the requests have drafts. Then the engine's own scheduler plans, because lab-11 has none."""
 
@@ -88,17 +90,17 @@ class DiceHour:
         dice = random.Random(f"sizes {self.seed}")
         block_size, longest = dice.choice((1, 2, 3, 4, 4, 8)), dice.randrange(8, 13)
         max_tokens = longest * block_size - MOST_DRAFTS
+        num_groups = len(get_kv_cache_groups(self.specs(block_size)))
         return Sizes(
             block_size=block_size,
-            num_blocks=1
-            + longest * (self.num_full_layers + len(self.windows)) * dice.choice((11, 11, 12, 14, 20, 30, 45)) // 10,
+            num_blocks=1 + longest * num_groups * dice.choice((11, 11, 12, 14, 20, 30, 45)) // 10,
             max_tokens=max_tokens,
             limits=SchedulerConfig(
                 max_num_batched_tokens=block_size * dice.randrange(1, 6) + dice.randrange(block_size),
                 max_num_seqs=dice.randrange(3, 8),
                 num_lookahead_tokens=MOST_DRAFTS if self.drafts else 0,
             ),
-            admission=dice.choice(("greedy", "greedy", "reserved", "hysteresis")),
+            admission=dice.choice(("greedy", "greedy", "reserved", "closed")),
             arrivals=dice.choice(((0, 0, 0, 1), (0, 1, 1, 2), (0, 0, 0, 0, 3))),
             longest_answer=dice.choice((1, block_size, max_tokens, max_tokens, max_tokens)),
             mixed=dice.choice((0, 0, 0.2, 0.6)),
@@ -107,13 +109,28 @@ class DiceHour:
         )
 
     def specs(self, block_size: int) -> dict[str, KVCacheSpec]:
-        """Return the layers."""
+        """Return the layers. With windows there may be several of a kind, and a window need not end with a block."""
+        dice = random.Random(f"layers {self.seed}")
+        num_full_layers = dice.choice((1, 1, 2)) if self.windows else 1
         layers: dict[str, KVCacheSpec] = {
-            f"full {number}": FullAttentionSpec(block_size) for number in range(self.num_full_layers)
+            f"full {number}": FullAttentionSpec(block_size) for number in range(num_full_layers)
         }
-        for number, blocks in enumerate(self.windows):
-            layers[f"window {number}"] = SlidingWindowSpec(block_size, sliding_window=blocks * block_size)
+        for blocks in self.windows:
+            window = blocks * block_size - dice.randrange(block_size)
+            for number in range(dice.choice((1, 1, 1, 2, 3))):
+                layers[f"window {window} {number}"] = SlidingWindowSpec(block_size, sliding_window=window)
         return layers
+
+
+@dataclass(frozen=True)
+class ClosedWhenFull:
+    """Admits no request while four fifths of the pool are held. It has no state, so it may be asked at any time."""
+
+    may_jump: bool = False
+
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
+        """Return 0, or `None` while the pool is nearly full."""
+        return None if block_pool.usage > 0.8 else 0
 
 
 def page_size_bytes(block_size: int, num_kv_heads: int, head_size: int, dtype_bytes: int) -> int:
@@ -137,7 +154,7 @@ def _visible(policy: Any) -> Any:
 def _admission(name: str) -> AdmissionPolicy:
     if name == "reserved":
         return ReservedBlocks(3)
-    return Hysteresis(0.8, 0.5) if name == "hysteresis" else Greedy()
+    return ClosedWhenFull() if name == "closed" else Greedy()
 
 
 class Text(NamedTuple):
@@ -251,6 +268,8 @@ class DiceRush:
         if not tokens or self.chance.random() < 0.3:
             tokens = (tokens + new)[:most]
         shown = [each for each in known.images if each.offset + each.length <= min(cut, len(tokens))]
+        if tokens and self.chance.random() < 0.1:  # one other token, with the same last byte
+            tokens[self.chance.randrange(len(tokens))] += 256
         if self.chance.random() < 0.5:
             shown = [replace(each, identifier=self.chance.choice(PICTURES)) for each in shown]
         self._last = Text(tokens, shown)
@@ -339,5 +358,4 @@ class DiceRush:
 
 def dice_hours(seed: int, count: int, windows: Sequence[tuple[int, ...]] = ((),), **kind: bool) -> list[DiceHour]:
     """Return hours of a seed. Their groups of layers are these, in turn. `kind`: further fields of the hours."""
-    hours = (DiceHour(seed * 1000 + at, windows[at % len(windows)], **kind) for at in range(count))
-    return [replace(hour, num_full_layers=1 + (hour.seed % 3 == 2 and bool(hour.windows))) for hour in hours]
+    return [DiceHour(seed * 1000 + at, windows[at % len(windows)], **kind) for at in range(count)]

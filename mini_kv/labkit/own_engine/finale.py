@@ -62,7 +62,10 @@ KERNELS = ("write_kernel", "decode_kernel")
 
 
 def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
-    """Return the acts that need no model. Labs 06 and 11 have no forks, and lab-11 has no drafts."""
+    """Return the acts that need no model.
+
+    Lab-11 has one group of layers and no drafts, so the engine's scheduler plans where there are others.
+    """
     few = num_hours // 3
     plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
     prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
@@ -71,14 +74,14 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
     return [
         Scene("Prompts without a scheduler", prompts, "one group", True, ("scheduler", "policy")),
         Scene("Dice instead of a model", plain, "one group", True, without, CACHE),
-        Scene("Dice, and layers with windows", with_windows, "windows", True, without, WITH_WINDOWS),
+        Scene("Dice, and layers with windows", with_windows, "windows", True, (*without, "scheduler"), WITH_WINDOWS),
         Scene("Dice, and drafts", drafts, "one group", True, (*without, "scheduler")),
         Scene("Dice, and an eviction policy", lfu, "one group", True, (*PROMPTS, "queue", "counts", "pool")),
     ]
 
 
 def model_scenes(seed: int) -> list[Scene]:
-    """Return the acts with a model. They need torch."""
+    """Return the acts with a model. They need torch. Labs 06 and 11 have no forks."""
     from mini_kv.labkit.own_engine.rush_hour import ModelHour
 
     hour = ModelHour(seed)
@@ -86,7 +89,7 @@ def model_scenes(seed: int) -> list[Scene]:
     without = (*KERNELS, *ON_DICE)
     return [
         Scene("A model", [hour], "one group", False, without, others=hour.others()),
-        Scene("A model with windows", [with_windows], "windows", False, without),
+        Scene("A model with windows", [with_windows], "windows", False, (*without, "scheduler")),
         Scene("Several answers to one prompt", [forks], "one group", False, (*without, "slots", "scheduler")),
         Scene("Six requests on your kernels", [few], "one group", False, ON_DICE),
     ]
@@ -113,8 +116,8 @@ class Finale:
         self._shown: set[str] = set()
         self.film: dict[str, Any] | None = None
         """The story of the learner's pool in the first act with a model, or on dice if there is none."""
-        self.is_right = True
-        """Whether all acts so far were equal to the engine's own."""
+        self.num_played = self.num_equal = 0
+        """Acts so far with a part of the learner's, and those that were equal to the engine's own."""
 
     def lines(self) -> Iterator[str]:
         """Play the acts, and yield the report line by line."""
@@ -122,6 +125,17 @@ class Finale:
             yield from self._play(number, scene)
         if not self.has_model:
             yield "The acts with a model need PyTorch: pip install torch"
+        if self.num_played == 0:
+            yield "No part is yours yet. Begin with a lab: mini-kv run 01"
+        elif self.is_right:
+            yield f"All {self.num_played} acts are right."
+        else:
+            yield f"{self.num_equal} of {self.num_played} acts are right."
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all acts so far were equal to the engine's own."""
+        return self.num_equal == self.num_played
 
     def _play(self, number: int, scene: Scene) -> Iterator[str]:
         found = scene.cast(self._choice, self._labs, Path.cwd())
@@ -132,6 +146,10 @@ class Finale:
             if line not in self._shown and not scene.leaves_out(each.part):
                 self._shown.add(line)
                 yield line
+        if not parts:
+            yield from ("Not played: no part is yours.", "")
+            return
+        self.num_played += 1
         acts: list[Act] = []
         for hour, cast in _hours_with_casts(scene, parts):
             reference = Act(hour).played()
@@ -141,12 +159,12 @@ class Finale:
             if self.film is None and act.rush is not None and not (scene.on_dice and self.has_model):
                 self.film = act.rush.film()
             if difference is not None:
-                self.is_right = False
                 yield from ("", *_what_differs(act, difference, cast), "")
                 if len(cast) < len(parts):
                     yield f"In this run {', '.join(cast)} played alone, and the other parts were mini_kv's."
                 yield from (*Search(act, reference, cast, "the run").lines(), "")
                 return
+        self.num_equal += 1
         num_steps = sum(len(act.steps) for act in acts)
         what = "cache, batches and tokens" if scene.on_dice else "cache, batches, words and logits"
         runs = f"{len(acts)} runs, " if len(acts) > 1 else ""

@@ -21,8 +21,10 @@ REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"
 PROMPT = "A block is free when no table holds it"
 LABS = all_labs(REPOSITORY)
-USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to and part.only_for != "windows"]
-USABLE_WITH_WINDOWS = [str(part) for lab in LABS for part in lab.parts if part.goes_to and part.only_for != "one group"]
+USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to and part.only_for in ("", "one group")]
+USABLE_WITH_WINDOWS = [
+    str(part) for lab in LABS for part in lab.parts if part.goes_to and part.only_for in ("", "windows")
+]
 NEEDS_TRITON = next(lab for lab in LABS if lab.needs == "K").missing
 
 
@@ -238,13 +240,18 @@ def test_a_starter_as_the_course_gives_it_is_all_todo(capsys, tmp_path):
 def test_every_part_that_is_not_asked_for_has_its_reason(capsys, tmp_path):
     table, _ = generate(capsys, folder_of(tmp_path), status=0)
     assert [part for part in table if part not in USABLE] == [
+        "lab-01 page_size_bytes",
         "lab-03 BlockPool.free_blocks",
         "lab-04 make_block_hash_with_group_id",
+        "lab-05 prefill",
+        "lab-05 ref_counts",
+        "lab-05 cache_hit_rate",
         "lab-08 gather_kv",
         "lab-09 merge_attn_states",
         "lab-12 SlidingWindowManager",
         "lab-12 HybridKVCacheCoordinator",
         "lab-12 group_layers",
+        "lab-13 LFU",
     ]
     assert table["lab-12 group_layers"][1] == "not needed by this model: no layer has a window (add --windows)"
 
