@@ -11,6 +11,7 @@ import pytest
 
 from mini_kv.core.request import Request
 from mini_kv.labkit import LabTodo
+from mini_kv.labkit.audit import run_text
 from mini_kv.labkit.detective import own_manager
 from mini_kv.labkit.detective.correct_managers import CORRECT, Correct, PlainManager, shuffled
 from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError, prefill
@@ -21,7 +22,9 @@ from mini_kv.labkit.detective.trial import run_check, suspects_of
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.own_engine.found import LabFile, own_parts
+from mini_kv.labkit.scoreboard import State
 
 ROOT = Path(__file__).parents[3]
 SUITES = Path(__file__).parent / "detective_suites"
@@ -244,6 +247,61 @@ def test_the_third_hint_has_the_sentence_of_each_suspect():
         told = [f"Manager {suspect.number}: {suspect.breaks}" for suspect in suspects_of(check)]
         assert all(sentence in hints[check]["levels"][2] for sentence in told)
         assert not any(sentence in level for sentence in told for level in hints[check]["levels"][:2])
+
+
+# What a learner with a wrong check reads ----------------------------------------------------------------------------
+
+
+def messages_of(check: str) -> list[str]:
+    """Return the failures of the reference checks with this check in the place of its own. None names a belief."""
+    lab = load_lab(ROOT / "labs" / "lab-15")
+    results = run_text(lab, "wrong", f"{REFERENCE.read_text(encoding='utf-8')}\n\n{check}")
+    assert find_beliefs(lab, results) == {}
+    return [result.message for result in results if result.state is State.FAIL]
+
+
+def test_a_check_that_counts_the_null_block_reads_the_count_and_no_belief():
+    first, second = messages_of("""def check_freeing(make_manager):
+    assert make_manager(9, 4).block_pool.num_free_blocks == 9
+""")
+    assert "all correct managers are accused" in first
+    assert "count the free blocks: 8" in first
+    assert "no manager that keeps the contract does what the check expects" in first
+    assert "the check accuses the engine's own manager, too" in second
+
+
+def test_a_check_that_forgets_to_count_the_computed_tokens_reads_that_it_did():
+    first, _ = messages_of("""def check_slots(make_manager):
+    kv = make_manager(9, 4)
+    a = kv.new_request("A", range(12))
+    kv.allocate_slots(a, 6)
+    kv.allocate_slots(a, 6)
+    assert len(table(kv, "A")) == 3
+""")
+    assert "allocate slots for A (6 new): no new blocks" in first
+    assert "`num_computed_tokens` of A is 0 in two calls of `allocate_slots`" in first
+
+
+def test_a_refusal_that_the_check_did_not_expect_is_shown():
+    first, _ = messages_of("""def check_refusals(make_manager):
+    kv = make_manager(3, 4)
+    assert prefill(kv, kv.new_request("A", range(12))) == 0
+""")
+    assert "allocate slots for A (12 new): refused" in first
+
+
+@pytest.mark.parametrize(
+    "line", ["prefil(kv, a)", "kv.allocate_slots()", "kv.cached_blocks", "kv.allocate_slots(a, 0)"]
+)
+def test_an_exception_on_a_correct_manager_is_a_mistake_in_the_check(line: str):
+    first, second = messages_of(f"""def check_identity(make_manager):
+    kv = make_manager(9, 4)
+    a = kv.new_request("A", range(12))
+    {line}
+""")
+    for message in (first, second):
+        assert "this manager is correct, so the exception is a mistake in your check" in message
+        assert line in message.partition("at:  ")[2]
 
 
 # Students -----------------------------------------------------------------------------------------------------------
