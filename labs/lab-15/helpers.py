@@ -37,7 +37,7 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
         _fail_on_all(lab, check, alarms[0][1])
     if alarms:
         titles = [correct.title for correct, _ in alarms]
-        what = f"{len(titles)} of {len(CORRECT) + len(SHUFFLED)} correct managers are accused"
+        what = f"correct managers that are accused: {len(titles)} of {len(CORRECT) + len(SHUFFLED)}"
         _fail_for_alarm(lab, check, *alarms[0], picture=[what], seen=titles)
     suspects = suspects_of(check)
     numbers = ", ".join(str(suspect.number) for suspect in suspects)
