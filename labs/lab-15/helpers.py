@@ -47,7 +47,7 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
 
 
 def accepts_shuffled(lab: LabUnderTest, check: str, seed: int) -> None:
-    """Fail unless the check passes a correct manager that allocates unused blocks in a random order."""
+    """Fail unless the check passes a correct manager that allocates the uncached blocks in a random order."""
     correct = shuffled(seed)
     outcome = run_check(getattr(lab, check), correct.make)
     _no_mistake(lab, outcome, f"{check} on a correct manager ({correct.title})", "no exception", OWN_MISTAKE)
@@ -94,7 +94,7 @@ def _no_mistake(lab: LabUnderTest, outcome: Outcome, what: str, want: str, why: 
 def _fail_on_all(lab: LabUnderTest, check: str, outcome: Outcome) -> None:
     """Fail with a false alarm on each correct manager. `outcome` is that of the engine's own.
 
-    Checks with different mistakes all fail in this way, so all calls and the last answer tell them apart.
+    Checks with different mistakes all fail in this way, so the names of all calls and the last answer distinguish them.
     """
     why = _not_counted(outcome) or "no manager that keeps the contract does what the check expects"
     calls = outcome.session.managers[-1].calls if outcome.session.managers else []
