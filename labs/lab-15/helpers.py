@@ -1,5 +1,8 @@
 """What lab-15 needs: it runs a learner's check on correct managers and on suspects, and tells the story."""
 
+import textwrap
+from collections.abc import Sequence
+
 from mini_kv.labkit.detective.correct_managers import CORRECT, Correct, shuffled
 from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, TooManyCallsError
 from mini_kv.labkit.detective.replay import find_difference
@@ -11,10 +14,15 @@ CHECKS = ("check_sharing", "check_slots", "check_refusals", "check_freeing", "ch
 SHUFFLED = tuple(shuffled(seed) for seed in (1, 2, 3))
 LAST_CALLS = 12
 """The most calls of a check that its story lists."""
+TOLD_CALLS = 3
+"""The most calls of a check that its failure lists."""
+WIDTH = 96
 NOT_AN_ACCUSATION = (
     "only an AssertionError accuses a manager. Another exception may be a mistake of the check,"
     " so assert what you know before the call that fails"
 )
+OWN_MISTAKE = "this manager is correct, so the exception is a mistake in your check"
+FAILS_ELSEWHERE = "the check accuses the engine's own manager, too. Mend that first: see its test above"
 
 
 def accepts_all(lab: LabUnderTest, check: str) -> None:
@@ -22,11 +30,15 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
     alarms: list[tuple[Correct, Outcome]] = []
     for correct in (*CORRECT, *SHUFFLED):
         outcome = run_check(getattr(lab, check), correct.make)
-        _no_mistake(lab, outcome, f"{check} on a correct manager ({correct.title})", "no exception")
+        _no_mistake(lab, outcome, f"{check} on a correct manager ({correct.title})", "no exception", OWN_MISTAKE)
         if outcome.accused is not None:
             alarms.append((correct, outcome))
+    if len(alarms) == len(CORRECT) + len(SHUFFLED):
+        _fail_on_all(lab, check, alarms[0][1])
     if alarms:
-        _fail_for_alarm(lab, check, *alarms[0], [correct.title for correct, _ in alarms])
+        titles = [correct.title for correct, _ in alarms]
+        what = f"correct managers that are accused: {len(titles)} of {len(CORRECT) + len(SHUFFLED)}"
+        _fail_for_alarm(lab, check, *alarms[0], picture=[what], seen=titles)
     suspects = suspects_of(check)
     numbers = ", ".join(str(suspect.number) for suspect in suspects)
     if not any(run_check(getattr(lab, check), suspect.make).accused for suspect in suspects):
@@ -35,26 +47,28 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
 
 
 def accepts_shuffled(lab: LabUnderTest, check: str, seed: int) -> None:
-    """Fail unless the check passes a correct manager that allocates unused blocks in a random order."""
+    """Fail unless the check passes a correct manager that allocates the uncached blocks in a random order."""
     correct = shuffled(seed)
     outcome = run_check(getattr(lab, check), correct.make)
-    _no_mistake(lab, outcome, f"{check} on a correct manager ({correct.title})", "no exception")
+    _no_mistake(lab, outcome, f"{check} on a correct manager ({correct.title})", "no exception", OWN_MISTAKE)
     if outcome.accused is not None:
-        _fail_for_alarm(lab, check, correct, outcome, [correct.title])
+        why = FAILS_ELSEWHERE if run_check(getattr(lab, check), CORRECT[0].make).accused else ""
+        _fail_for_alarm(lab, check, correct, outcome, why)
 
 
 def catches(lab: LabUnderTest, number: int) -> None:
     """Fail unless the check of its area accuses this suspect. If it does, tell the shortest story of the fault."""
     suspect = SUSPECTS[number - 1]
     outcome = run_check(getattr(lab, suspect.check), suspect.make)
-    _no_mistake(lab, outcome, f"{suspect.check} on {suspect.name}", "AssertionError")
+    _no_mistake(lab, outcome, f"{suspect.check} on {suspect.name}", "AssertionError", NOT_AN_ACCUSATION)
     if outcome.accused is None:
         _note_calls(lab, outcome)
         what = f"{suspect.name} passed {suspect.check}"
-        lab.fail(what, "AssertionError", InWords("no exception"), picture=[f"the check made {outcome.told}"])
+        picture = [f"the check made {outcome.told}"]
+        why = f"it breaks a sentence of the contract. Ask: {suspect.ask}" if suspect.ask else ""
+        lab.fail(what, "AssertionError", InWords("no exception"), why, picture)
     difference = find_difference(outcome.session.managers[-1], suspect.make)
-    said = str(outcome.accused) or "an assertion without a message"
-    lab.note(f"{suspect.check} accuses {suspect.name}: {said}")
+    lab.note(f"{suspect.check} accuses {suspect.name}: {outcome.said}")
     if difference is None:
         lab.note("Its answers to these calls are those of the engine's own manager.")
         return
@@ -64,27 +78,69 @@ def catches(lab: LabUnderTest, number: int) -> None:
         lab.note(text)
 
 
-def _no_mistake(lab: LabUnderTest, outcome: Outcome, what: str, want: str) -> None:
+def _no_mistake(lab: LabUnderTest, outcome: Outcome, what: str, want: str, why: str) -> None:
     """Fail if the check ended with another exception, or made too many calls."""
+    if outcome.mistake is None:
+        return
+    _note_calls(lab, outcome)
     if isinstance(outcome.mistake, TooManyCallsError):
         lab.fail(f"calls of {what}", f"at most {MAX_CALLS}", outcome.mistake, "use a smaller pool, or shorter stories")
-    if outcome.mistake is not None:
-        lab.fail(what, want, outcome.mistake, NOT_AN_ACCUSATION)
+    text = str(outcome.mistake)
+    is_cut = len(text) > WIDTH // 2  # the comparison shows only its beginning
+    picture = textwrap.wrap(text, WIDTH, max_lines=2) if is_cut else []
+    lab.fail(what, want, outcome.mistake, why, [*picture, *_last_calls(outcome)[-2:]])
 
 
-def _fail_for_alarm(lab: LabUnderTest, check: str, correct: Correct, outcome: Outcome, titles: list[str]) -> None:
-    """Fail with the false alarm on this manager. `titles` are all that the check accuses."""
+def _fail_on_all(lab: LabUnderTest, check: str, outcome: Outcome) -> None:
+    """Fail with a false alarm on each correct manager. `outcome` is that of the engine's own.
+
+    Checks with different mistakes all fail in this way, so the names of all calls and the last answer distinguish them.
+    """
+    why = _not_counted(outcome) or "no manager that keeps the contract does what the check expects"
+    calls = outcome.session.managers[-1].calls if outcome.session.managers else []
+    seen = [[call.name for call in calls], calls[-1].answer if calls else ""]
+    _fail_for_alarm(lab, check, CORRECT[0], outcome, why, ["all correct managers are accused"], seen)
+
+
+def _fail_for_alarm(
+    lab: LabUnderTest,
+    check: str,
+    correct: Correct,
+    outcome: Outcome,
+    why: str = "",
+    picture: Sequence[str] = (),
+    seen: object = None,
+) -> None:
+    """Fail with the false alarm on this manager, and the last answers of the manager."""
     _note_calls(lab, outcome)
-    num_correct = len(CORRECT) + len(SHUFFLED)
-    picture = [f"{len(titles)} of {num_correct} correct managers are accused"] * (len(titles) > 1)
-    why = "no manager that keeps the contract does this: read its sentence again" if len(titles) == num_correct else ""
     what = f"{check} on a correct manager: {correct.title}"
-    lab.fail(what, "no exception", outcome.accused, why, picture, titles)
+    lab.fail(what, "no exception", outcome.accused, why, [*picture, *_last_calls(outcome)], seen)
+
+
+def _not_counted(outcome: Outcome) -> str:
+    """Return the reason of a failure if the check forgot to count the tokens of a step, or ""."""
+    counts: dict[str, int] = {}
+    for call in outcome.session.managers[-1].calls if outcome.session.managers else []:
+        name = call.request_id
+        if call.name in ("new_request", "free"):
+            counts.pop(name, None)
+        if call.name == "allocate_slots" and call.answer != "refused":
+            if counts.get(name) == call.num_computed_tokens:
+                same = f"`num_computed_tokens` of {name} is {counts[name]} in two calls of `allocate_slots`"
+                return f"{same}: after a step, set it to the tokens that are computed"
+            counts[name] = call.num_computed_tokens
+    return ""
 
 
 def _note_calls(lab: LabUnderTest, outcome: Outcome) -> None:
-    """Tell the last calls of the check."""
+    """Tell the last calls of the check, with their answers."""
     if outcome.session.managers:
         lab.note("The last calls of the check:")
         for call in outcome.session.managers[-1].calls[-LAST_CALLS:]:
-            lab.note(f"   {call}")
+            lab.note(f"   {call.told}")
+
+
+def _last_calls(outcome: Outcome) -> list[str]:
+    """Return the last calls of the check with their answers, each in a line."""
+    calls = outcome.session.managers[-1].calls if outcome.session.managers else []
+    return [textwrap.shorten(call.told, WIDTH, placeholder=" ...") for call in calls[-TOLD_CALLS:]]

@@ -19,17 +19,22 @@ Raise an `AssertionError` if the manager breaks the contract, and return if it k
 Make them yourself where a check needs something between them, or only a part of a prompt:
 
     hit, num_hit_tokens = kv.get_computed_blocks(a)
+    ids = hit.get_block_ids()[0]                       # the blocks of the hit; the result of allocate_slots has it too
     new = kv.allocate_slots(a, a.num_tokens - num_hit_tokens, num_hit_tokens, hit)     # None: refused
-    a.num_computed_tokens = a.num_tokens               # after the step
-    a.append_output_token_ids(7)                       # decoding: one token more, then allocate_slots(a, 1)
+    a.num_computed_tokens = a.num_tokens               # after each step, or the next call counts from 0 again
+    a.append_output_token_ids(7)                       # decoding: one token more
+    kv.allocate_slots(a, 1)                            # one new token, without a hit
+    kv.allocate_slots(a, 1, num_lookahead_tokens=3)    # the same, with slots for 3 tokens that do not exist yet
 
 A check may make 500 calls per run. There is nothing else to call: a correct manager may have no hashes and no counts.
+The calls are in `mini_kv/labkit/detective/manager_under_test.py`, which you may read. README.md lists calls that raise.
 """
 
 from collections.abc import Callable
 
+from mini_kv.core.request import LoRARequest  # noqa: F401  # for check_identity
 from mini_kv.labkit import todo
-from mini_kv.labkit.detective.manager_under_test import ManagerUnderTest
+from mini_kv.labkit.detective.manager_under_test import ManagerUnderTest, prefill  # noqa: F401  # for the checks
 
 MakeManager = Callable[[int, int], ManagerUnderTest]
 

@@ -346,9 +346,14 @@ def test_manager_25_is_caught(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(3, "check_sharing", stage="property", why="which free block without a hash is allocated first is left free")
+@points(
+    3,
+    "check_sharing",
+    stage="property",
+    why="the order of the free blocks that are not cached is left free, whether freed or never used",
+)
 def test_no_check_accuses_a_shuffled_manager(lab: LabUnderTest) -> None:
-    """All checks on twenty correct managers that allocate blocks without a block hash in a random order."""
+    """All checks on twenty correct managers that allocate the blocks that are not cached in a random order."""
     for check in CHECKS:
         lab.charge(check)
         for seed in seeds(20):

@@ -18,10 +18,18 @@ from mini_kv.labkit.naive import NaiveCache
 
 
 class HighestFirst(FreeKVCacheBlockQueue):
-    """Hands out the unused blocks from the highest id down."""
+    """Hands out the blocks of a new pool from the highest id down."""
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         super().__init__(blocks[::-1])
+
+
+class NeverUsedFirst(FreeKVCacheBlockQueue):
+    """Hands out blocks without a block hash in the order in which they were freed, the never used ones first."""
+
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put the blocks after the other blocks without a block hash, and before the cached ones."""
+        super().prepend_n([*take_uncached(self), *blocks])
 
 
 class Shuffled(FreeKVCacheBlockQueue):
@@ -32,8 +40,14 @@ class Shuffled(FreeKVCacheBlockQueue):
         super().__init__(self._chance.sample(list(blocks), len(blocks)))
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put the blocks in front, in a random order."""
-        super().prepend_n(self._chance.sample(list(blocks), len(blocks)))
+        """Shuffle the blocks together with the other free blocks without a block hash, and put all of them in front."""
+        uncached = [*blocks, *take_uncached(self)]
+        super().prepend_n(self._chance.sample(uncached, len(uncached)))
+
+
+def take_uncached(queue: FreeKVCacheBlockQueue) -> list[KVCacheBlock]:
+    """Remove and return the blocks without a block hash, which are at the front of the queue."""
+    return queue.popleft_n(sum(block.block_hash is None for block in queue.get_all_free_blocks()))
 
 
 class NewestTwin(BlockHashToBlockMap):
@@ -165,7 +179,14 @@ class Correct:
 
 CORRECT = (
     Correct("the engine's own", make_manager),
-    Correct("the unused blocks are allocated from the highest id down", partial(make_manager, make_queue=HighestFirst)),
+    Correct(
+        "the blocks of a new pool are allocated from the highest id down",
+        partial(make_manager, make_queue=HighestFirst),
+    ),
+    Correct(
+        "of the blocks that are not cached, those never used are allocated first",
+        partial(make_manager, make_queue=NeverUsedFirst),
+    ),
     Correct("another hash function", partial(make_manager, make_block_hasher=_other_hash)),
     Correct("of two equal blocks the newer one is found", partial(make_manager, make_index=NewestTwin)),
     Correct("the free queue is a plain list", partial(make_manager, make_queue=ListQueue)),

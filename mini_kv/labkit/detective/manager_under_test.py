@@ -1,7 +1,7 @@
 """The calls that a learner's check may use. They are recorded and counted."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mini_kv.core.request import LoRARequest, Request
@@ -27,6 +27,8 @@ class Call:
     """`request.num_computed_tokens` at the time of the call."""
     options: tuple[tuple[str, Any], ...] = ()
     """Further arguments. A hit is stored as the id of the request that was looked up."""
+    answer: str = field(default="", compare=False)
+    """The result in words, if the call returned one."""
 
     def __str__(self) -> str:
         options = dict(self.options)
@@ -37,12 +39,18 @@ class Call:
             return f"look up {self.request_id}"
         if self.name == "allocate_slots":
             hit = options["num_new_computed_tokens"]
-            parts = [f"{hit} cached"] * bool(hit) + [f"{options['num_new_tokens']} new"]
+            parts = [f"{self.num_computed_tokens} computed"] * bool(self.num_computed_tokens)
+            parts += [f"{hit} cached"] * bool(hit) + [f"{options['num_new_tokens']} new"]
             parts += [f"{options['num_lookahead_tokens']} lookahead"] * bool(options["num_lookahead_tokens"])
             return f"allocate slots for {self.request_id} ({', '.join(parts)})"
         if self.name == "num_free_blocks":
             return "count the free blocks"
         return f"{'free' if self.name == 'free' else 'read the block ids of'} {self.request_id}"
+
+    @property
+    def told(self) -> str:
+        """The call with its answer."""
+        return f"{self}: {self.answer}" if self.answer else str(self)
 
 
 def shown(token_ids: Sequence[int]) -> str:
@@ -50,6 +58,11 @@ def shown(token_ids: Sequence[int]) -> str:
     if len(token_ids) <= 12:
         return " ".join(map(str, token_ids))
     return f"{' '.join(map(str, token_ids[:8]))} ... {token_ids[-1]} ({len(token_ids)} in all)"
+
+
+def named(block_ids: Sequence[int]) -> str:
+    """Return the block ids as a text."""
+    return f"blocks {' '.join(map(str, block_ids))}" if block_ids else "no blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,7 @@ class PoolUnderTest:
         manager = self.manager
         manager.calls.append(Call("num_free_blocks"))
         number: int = manager.session.do(lambda: manager.inner.block_pool.num_free_blocks)
+        manager.answered(str(number))
         return number
 
 
@@ -132,7 +146,9 @@ class ManagerUnderTest:
         """Return the longest hit of the request: its blocks, and its number of tokens. Nothing changes."""
         self._record("get_computed_blocks", request)
         blocks, num_tokens = self.session.do(lambda: self.inner.get_computed_blocks(request))
-        return Blocks(request.request_id, blocks), num_tokens
+        found = Blocks(request.request_id, blocks)
+        self.answered(f"a hit of {num_tokens} tokens, {named(found.get_block_ids()[0])}")
+        return found, num_tokens
 
     def allocate_slots(
         self,
@@ -157,7 +173,12 @@ class ManagerUnderTest:
                 request, num_new_tokens, num_new_computed_tokens, hit, num_lookahead_tokens
             )
         )
-        return None if new is None else Blocks(request.request_id, new)
+        if new is None:
+            self.answered("refused")
+            return None
+        blocks = Blocks(request.request_id, new)
+        self.answered(f"new {named(blocks.get_block_ids()[0])}".replace("new no", "no new"))
+        return blocks
 
     def free(self, request: Request) -> None:
         """End the request's use of its blocks."""
@@ -167,8 +188,13 @@ class ManagerUnderTest:
     def get_block_ids(self, request_id: str) -> tuple[list[int]]:
         """Return the ids in the request's block table, in a tuple with one list."""
         self.calls.append(Call("get_block_ids", request_id))
-        ids = self.session.do(lambda: self.inner.get_block_ids(request_id))
-        return (list(ids[0]),)
+        ids = list(self.session.do(lambda: self.inner.get_block_ids(request_id))[0])
+        self.answered(named(ids))
+        return (ids,)
+
+    def answered(self, answer: str) -> None:
+        """Keep the answer to the last call, in words."""
+        self.calls[-1] = replace(self.calls[-1], answer=answer)
 
     def _record(self, name: str, request: Request, **options: Any) -> None:
         tokens = tuple(request.token_ids)

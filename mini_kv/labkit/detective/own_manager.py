@@ -47,7 +47,7 @@ def verdict(check: Check, own: OwnParts) -> str:
     if outcome.mistake is not None:
         return f"{type(outcome.mistake).__name__}: {outcome.mistake}"
     if outcome.accused is not None:
-        return f"accused: {str(outcome.accused) or 'an assertion without a message'}"
+        return f"accused: {outcome.said}"
     return f"passed, with {outcome.told}"
 
 

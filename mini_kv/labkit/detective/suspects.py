@@ -342,6 +342,8 @@ class Suspect:
     """The sentence of the contract that it breaks."""
     seen: str = ""
     """The public report of such a fault, if there is one."""
+    ask: str = ""
+    """A question for a learner whose check misses it."""
     number: int = 0
 
     @property
@@ -365,11 +367,13 @@ _ALL = (
         "check_sharing",
         _part(tables=CachesAtTheEnd),
         "A full block can be found as soon as `allocate_slots` has returned, while its request still runs.",
+        ask="does your check look up a prompt while its first request still runs?",
     ),
     Suspect(
         "check_sharing",
         _part(tables=CopiesTheHit),
         "A request's table begins with the blocks of its hit: two requests have the same ids there.",
+        ask="does your check compare the block ids of two requests?",
     ),
     Suspect(
         "check_slots",
@@ -387,8 +391,14 @@ _ALL = (
         "check_slots",
         _part(tables=CachesPartialBlocks),
         "A block can be found only if all its tokens are computed, or are computed in this step.",
+        ask="does your check look up a prompt after only a part of it was computed?",
     ),
-    Suspect("check_slots", _part(make=IgnoresLookahead), "Lookahead tokens get slots."),
+    Suspect(
+        "check_slots",
+        _part(make=IgnoresLookahead),
+        "Lookahead tokens get slots.",
+        ask="does your check pass `num_lookahead_tokens`?",
+    ),
     Suspect(
         "check_refusals",
         _part(tables=RevivesForNothing, make_pool=GivesWhatThereIs),
@@ -399,16 +409,19 @@ _ALL = (
         "check_refusals",
         _part(make=KeepsTheHit),
         "A refusal changes nothing: the blocks of the hit are as free as before.",
+        ask="what does your check assert after a refusal of a request with a hit?",
     ),
     Suspect(
         "check_refusals",
         _part(make=KeepsNewBlocks),
         "A refusal changes nothing: the free blocks are as many as before.",
+        ask="what does your check assert after a refusal?",
     ),
     Suspect(
         "check_refusals",
         _part(make=RefusesTheLastBlock),
         "A request is not refused if exactly enough blocks are free.",
+        ask="does a request in your check need exactly as many blocks as are free?",
     ),
     Suspect(
         "check_freeing",
@@ -420,12 +433,19 @@ _ALL = (
         "check_freeing",
         _part(make_pool=OneHolder),
         "A block is free only if no table has it: the second holder keeps it when the first one leaves.",
+        ask="what can a third request get while only one of two holders was freed?",
     ),
     Suspect(
-        "check_freeing", _part(tables=KeepsSharedBlocks), "After `free` of the last holder a shared block is free."
+        "check_freeing",
+        _part(tables=KeepsSharedBlocks),
+        "After `free` of the last holder a shared block is free.",
+        ask="does your check count the free blocks after both holders of a block were freed?",
     ),
     Suspect(
-        "check_freeing", _part(make_pool=HandsOutTheNullBlock), "Block 0 is in no table, and is never counted as free."
+        "check_freeing",
+        _part(make_pool=HandsOutTheNullBlock),
+        "Block 0 is in no table, and is never counted as free.",
+        ask="do you assert the free blocks of an empty pool, by your own count?",
     ),
     Suspect(
         "check_eviction",
@@ -440,7 +460,10 @@ _ALL = (
         seen="llm-d-inference-sim #704",
     ),
     Suspect(
-        "check_eviction", _part(make_queue=NewestFirst), "The cached blocks that were freed first are evicted first."
+        "check_eviction",
+        _part(make_queue=NewestFirst),
+        "The cached blocks that were freed first are evicted first.",
+        ask="are two prompts freed, one after the other, before a block is evicted?",
     ),
     Suspect(
         "check_eviction",
@@ -452,6 +475,7 @@ _ALL = (
         "check_eviction",
         _part(make_queue=UselessLast),
         "Free blocks that are not cached are allocated before cached ones.",
+        ask="is a block free that was never full, when another one is allocated?",
     ),
     Suspect(
         "check_eviction",
@@ -469,16 +493,19 @@ _ALL = (
         "check_identity",
         _part(make_block_hasher=partial(_ignoring, lora_request=False)),
         "Requests with different adapters share nothing.",
+        ask="does your check look up a prompt with another adapter than the one that cached it?",
     ),
     Suspect(
         "check_identity",
         _part(make_block_hasher=_without_parent),
         "A block is found only after the same tokens: all tokens before it count.",
+        ask="does your check look up a second block after another first block?",
     ),
     Suspect(
         "check_identity",
         _part(make_block_hasher=_joined),
         "Blocks with different tokens are different, however their tokens are written down.",
+        ask="does your check look up other tokens that give the same text if they are joined?",
     ),
 )
 SUSPECTS = tuple(replace(suspect, number=number) for number, suspect in enumerate(_ALL, start=1))

@@ -1,5 +1,6 @@
 """Runs a learner's check on one manager, and says whether the check accuses it."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,13 @@ class Outcome:
     """The accusation."""
     mistake: Exception | None = None
     """Another exception, or too many calls. It accuses no manager."""
+
+    @property
+    def said(self) -> str:
+        """The message of the accusation, or the line of the check if it has none."""
+        if self.accused is None or str(self.accused):
+            return str(self.accused or "")
+        return traceback.extract_tb(self.accused.__traceback__)[-1].line or "an assertion without a message"
 
     @property
     def told(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from mini_kv.core.request import Request
 from mini_kv.labkit import LabTodo
+from mini_kv.labkit.audit import run_text
 from mini_kv.labkit.detective import own_manager
 from mini_kv.labkit.detective.correct_managers import CORRECT, Correct, PlainManager, shuffled
 from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError, prefill
@@ -21,14 +22,16 @@ from mini_kv.labkit.detective.trial import run_check, suspects_of
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.own_engine.found import LabFile, own_parts
+from mini_kv.labkit.scoreboard import State
 
 ROOT = Path(__file__).parents[3]
 SUITES = Path(__file__).parent / "detective_suites"
 CHECKS = list(dict.fromkeys(suspect.check for suspect in SUSPECTS))
 REFERENCE = ROOT / "solutions" / "lab-15" / "solution.py"
-ALTERNATIVES = sorted(path for number in range(2, 8) for path in ROOT.glob(f"solutions/lab-{number:02}/alt_*.py"))
-"""Other solutions of the labs whose parts are in the manager."""
+ALTERNATIVES = sorted(path for number in (2, 3, 4, 6, 7) for path in ROOT.glob(f"solutions/lab-{number:02}/alt_*.py"))
+"""Other solutions of the labs whose parts are in the manager. lab-05 has no such part."""
 
 
 def name_of(suspect: Suspect) -> str:
@@ -95,23 +98,21 @@ def test_the_same_random_calls_differ_on_seventeen_suspects():
     assert same == [1, 5, 6, 7, 19, 22, 23, 25]
 
 
-def with_parts_of(solution: Path) -> Callable[[int, int], Any] | None:
-    """Return a factory of managers with this solution's parts, or `None` if the engine takes none of them."""
+def with_parts_of(solution: Path) -> Callable[[int, int], Any]:
+    """Return a factory of managers with this solution's parts."""
     lab = load_lab(ROOT / "labs" / solution.parent.name)
     file = LabFile(lab, str(solution), 1, ROOT, 5)
     own = own_parts(file.find(part) for part in lab.parts if part.goes_to)
-    return manager_of(own) if own != OwnParts() else None
+    assert own != OwnParts()
+    return manager_of(own)
 
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("solution", ALTERNATIVES, ids=lambda path: f"{path.parent.name} {path.stem}")
 def test_the_reference_check_accuses_no_other_solution_of_the_labs(solution: Path, check: str):
-    """Each runs in the manager in place of the engine's own part. lab-05 has no part of a manager."""
-    make = with_parts_of(solution)
-    assert (make is None) == (solution.parent.name == "lab-05")
-    if make is not None:
-        outcome = run_check(getattr(load_file(REFERENCE), check), make)
-        assert (outcome.accused, outcome.mistake) == (None, None)
+    """Each runs in the manager in place of the engine's own part."""
+    outcome = run_check(getattr(load_file(REFERENCE), check), with_parts_of(solution))
+    assert (outcome.accused, outcome.mistake) == (None, None)
 
 
 def test_a_learner_runs_the_checks_on_the_parts_that_are_finished(tmp_path, capsys):
@@ -157,6 +158,53 @@ def test_only_an_assertion_error_accuses():
     assert [type(outcome.accused).__name__ for outcome in found] == ["NoneType", "NoneType", "AssertionError"]
 
 
+@pytest.mark.parametrize("num_tokens", [6, 2], ids=["after a full block", "alone"])
+def test_no_check_may_order_a_freed_partial_block_before_a_never_used_one(num_tokens: int):
+    """Both are free and not cached. A correct manager and the shuffled ones show that their order is left free."""
+
+    def reuses_the_freed_block(make: Any) -> None:
+        kv = make(5, 4)
+        first = kv.new_request("A", range(num_tokens))
+        prefill(kv, first)
+        freed = table(kv, first)[-1]
+        kv.free(first)
+        second = kv.new_request("B", range(100, 104))
+        prefill(kv, second)
+        assert table(kv, second)[0] == freed
+
+    accused = [correct.title for correct in CORRECT if run_check(reuses_the_freed_block, correct.make).accused]
+    assert accused == ["of the blocks that are not cached, those never used are allocated first"]
+    assert any(run_check(reuses_the_freed_block, shuffled(seed).make).accused for seed in range(20))
+
+
+def test_the_calls_of_a_check_are_kept_with_their_answers():
+    """A false alarm shows what a correct manager returned."""
+
+    def asserts_a_larger_pool(make: Any) -> None:
+        kv = make(3, 4)
+        first = kv.new_request("A", range(5))
+        prefill(kv, first)
+        first.append_output_token_ids(7)
+        kv.allocate_slots(first, 1)
+        kv.free(first)
+        prefill(kv, kv.new_request("B", range(12)))
+        assert kv.block_pool.num_free_blocks == 3
+
+    outcome = run_check(asserts_a_larger_pool, CORRECT[0].make)
+    assert outcome.accused is not None
+    assert [call.told for call in outcome.session.managers[0].calls] == [
+        "A has the tokens 0 1 2 3 4",
+        "look up A: a hit of 0 tokens, no blocks",
+        "allocate slots for A (5 new): new blocks 1 2",
+        "allocate slots for A (5 computed, 1 new): no new blocks",
+        "free A",
+        "B has the tokens 0 1 2 3 4 5 6 7 8 9 10 11",
+        "look up B: a hit of 4 tokens, blocks 1",
+        "allocate slots for B (4 cached, 8 new): refused",
+        "count the free blocks: 2",
+    ]
+
+
 def test_a_check_has_500_calls_also_if_it_catches_every_exception():
     def endless(make: Any) -> None:
         kv = make(4, 4)
@@ -189,7 +237,7 @@ def test_a_manager_has_the_calls_of_the_contract_and_no_others():
     kv = Session(CORRECT[0].make).make_manager(4, 4)
     public = {name for name in dir(kv) if not name.startswith("_")}
     calls = {"new_request", "get_computed_blocks", "allocate_slots", "free", "get_block_ids", "block_pool"}
-    assert public == calls | {"num_blocks", "block_size", "calls", "session", "inner"}
+    assert public == calls | {"num_blocks", "block_size", "calls", "answered", "session", "inner"}
     assert [name for name in dir(kv.block_pool) if not name.startswith("_")] == ["manager", "num_free_blocks"]
 
 
@@ -199,6 +247,61 @@ def test_the_third_hint_has_the_sentence_of_each_suspect():
         told = [f"Manager {suspect.number}: {suspect.breaks}" for suspect in suspects_of(check)]
         assert all(sentence in hints[check]["levels"][2] for sentence in told)
         assert not any(sentence in level for sentence in told for level in hints[check]["levels"][:2])
+
+
+# What a learner with a wrong check reads ----------------------------------------------------------------------------
+
+
+def messages_of(check: str) -> list[str]:
+    """Return the failures of the reference checks with this check in the place of its own. None names a belief."""
+    lab = load_lab(ROOT / "labs" / "lab-15")
+    results = run_text(lab, "wrong", f"{REFERENCE.read_text(encoding='utf-8')}\n\n{check}")
+    assert find_beliefs(lab, results) == {}
+    return [result.message for result in results if result.state is State.FAIL]
+
+
+def test_a_check_that_counts_the_null_block_reads_the_count_and_no_belief():
+    first, second = messages_of("""def check_freeing(make_manager):
+    assert make_manager(9, 4).block_pool.num_free_blocks == 9
+""")
+    assert "all correct managers are accused" in first
+    assert "count the free blocks: 8" in first
+    assert "no manager that keeps the contract does what the check expects" in first
+    assert "the check accuses the engine's own manager, too" in second
+
+
+def test_a_check_that_forgets_to_count_the_computed_tokens_reads_that_it_did():
+    first, _ = messages_of("""def check_slots(make_manager):
+    kv = make_manager(9, 4)
+    a = kv.new_request("A", range(12))
+    kv.allocate_slots(a, 6)
+    kv.allocate_slots(a, 6)
+    assert len(table(kv, "A")) == 3
+""")
+    assert "allocate slots for A (6 new): no new blocks" in first
+    assert "`num_computed_tokens` of A is 0 in two calls of `allocate_slots`" in first
+
+
+def test_a_refusal_that_the_check_did_not_expect_is_shown():
+    first, _ = messages_of("""def check_refusals(make_manager):
+    kv = make_manager(3, 4)
+    assert prefill(kv, kv.new_request("A", range(12))) == 0
+""")
+    assert "allocate slots for A (12 new): refused" in first
+
+
+@pytest.mark.parametrize(
+    "line", ["prefil(kv, a)", "kv.allocate_slots()", "kv.cached_blocks", "kv.allocate_slots(a, 0)"]
+)
+def test_an_exception_on_a_correct_manager_is_a_mistake_in_the_check(line: str):
+    first, second = messages_of(f"""def check_identity(make_manager):
+    kv = make_manager(9, 4)
+    a = kv.new_request("A", range(12))
+    {line}
+""")
+    for message in (first, second):
+        assert "this manager is correct, so the exception is a mistake in your check" in message
+        assert line in message.partition("at:  ")[2]
 
 
 # Students -----------------------------------------------------------------------------------------------------------
