@@ -62,10 +62,11 @@ def test_named_paths_exist(readme: Path):
 
 @pytest.mark.parametrize("readme", LABS, ids=lambda path: path.parent.name)
 def test_every_lab_says_where_its_work_is_used(readme: Path):
-    """One paragraph. It names every part of the lab that `mini-kv generate --labs` runs, and each that it does not."""
+    """One paragraph. It names the command that runs the lab's parts, every such part, and each that is not used."""
     (used,) = re.findall(r"\*\*Where is my work used\?\*\* (.*?)\n\n", readme.read_text(encoding="utf-8"), re.DOTALL)
     parts = load_lab(readme.parent).parts
     runs = any(not part.never for part in parts)
-    assert ("`mini-kv generate " in used) == runs
+    assert ("`mini-kv generate " in used) == any(part.only_for != "finale" for part in parts if not part.never)
+    assert ("`mini-kv finale " in used) == any(part.only_for == "finale" for part in parts)
     names = {part.name if not part.never else part.name.partition(".")[2] or part.name for part in parts}
     assert {name for name in names if f"`{name}`" not in used} == (set() if runs else names)

@@ -156,7 +156,83 @@ def test_a_part_that_is_not_written_is_named_and_the_engine_plays_it(tmp_path):
     assert re.search(r"lab-11 Scheduler +mini_kv: .*still TODO", told)
 
 
-SAMPLE: dict[str, list[str]] = {}
+SAMPLE: dict[str, list[str]] = {
+    "lab-01": ["block-of-keys"],
+    "lab-02": [
+        "count-starts-at-zero",
+        "one-way-links",
+        "numbers-for-blocks",
+        "taken-in-reverse",
+        "one-call-one-count",
+        "each-before-the-last",
+        "half-a-gap",
+    ],
+    "lab-03": ["percent", "no-first-reference", "only-the-held-are-counted"],
+    "lab-04": [
+        "no-parent",
+        "salt-in-the-last-block",
+        "partial-block-hashed",
+        "hasher-has-a-memory",
+        "first-block-is-the-parent",
+    ],
+    "lab-05": [
+        "never-looks",
+        "asks-for-all-tokens",
+        "not-marked-computed",
+        "returns-new-tokens",
+        "room-to-grow",
+        "only-shared-blocks",
+        "tail-first",
+    ],
+    "lab-06": [
+        "room-for-the-answer",
+        "cached-a-step-later",
+        "hit-to-be-cached",
+        "cached-one-token-late",
+        "all-of-them-again",
+        "still-on-the-list",
+        "one-token-early",
+        "pool-will-say-no",
+    ],
+    "lab-07": [
+        "hashes-from-the-start",
+        "duplicate-skipped",
+        "hashed-but-not-entered",
+        "rounded-up",
+        "no-cap",
+        "cap-on-the-count-only",
+        "bare-blocks",
+        "misses-for-queries",
+    ],
+    "lab-11": [
+        "hit-counted-twice",
+        "one-seat-too-many",
+        "front-of-the-batch",
+        "oldest-gives-way",
+        "walks-the-old-batch",
+        "nobody-gives-way",
+        "prompt-only",
+        "budget-for-each",
+    ],
+    "lab-12": [
+        "rounded-up",
+        "head-first",
+        "cached-are-kept",
+        "nulled-not-freed",
+        "one-at-a-time",
+        "a-part-does-not-count",
+        "no-null-blocks",
+        "last-block-dropped",
+    ],
+    "lab-13": [
+        "uses-outlive-their-content",
+        "held-blocks-are-not-counted",
+        "a-hit-forgets",
+        "age-adds-up",
+        "uses-do-not-count",
+        "block-id-breaks-the-tie",
+    ],
+}
 """Wrong versions of the labs. Each breaks a contract that a run can reach."""
 
 
