@@ -5,7 +5,8 @@ Run it from the repository's root:
     LAB_IMPL=starter pytest labs/lab-16
     $env:LAB_IMPL="starter"; pytest labs/lab-16          (Windows, PowerShell)
 
-The server that calls these functions is in mini_kv/labkit/toy_server.py. The attacks are in labs/lab-16/helpers.py.
+The server that calls these functions is in mini_kv/labkit/toy_server.py, with `ExtraKey` and `Layout`. The attacks
+are in labs/lab-16/helpers.py.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ def hash_block(parent: bytes, token_ids: Sequence[int], extra_keys: bytes) -> by
     """Return the hash of one full block, given the hash of the block before it and the encoded extra keys.
 
     At least 32 bytes, the same in every process. Token ids are from 0 to 2**32 - 1. No two inputs with the same
-    hash can be found.
+    hash can be found. A shorter digest that is repeated or padded is not wider than before.
     """
     todo("lab-16", "hash_block", "what decides the KV of these tokens, and how wide must the hash be")
 
@@ -49,7 +50,8 @@ def hash_block(parent: bytes, token_ids: Sequence[int], extra_keys: bytes) -> by
 def tier_key(block_hash: bytes, token_ids: Sequence[int], group_id: int) -> bytes:
     """Return the key of a block in the second home, at most 100 bytes.
 
-    Two blocks have the same key only if they have the same block hash (32 bytes) and the same group of layers.
+    Two blocks have the same key only if they have the same block hash (32 bytes) and the same group of layers. Group
+    ids are from 0 to 2**32 - 1.
     """
     todo("lab-16", "tier_key", "which of the three arguments does the second home need")
 
@@ -58,7 +60,8 @@ def seal_block(secret: bytes, key: bytes, layout: Layout, payload: bytes) -> byt
     """Return the file of a block. It begins with `MAGIC`. The rest of the format is yours.
 
     `open_block_file` must be able to notice any change, also one that was made on purpose by a person who can write
-    files and has this program, but not the secret.
+    files and has this program, but not the secret. At least 128 bits of the file depend on the secret. `layout.dtype`
+    is a text, `layout.shape` a tuple of numbers from 1 to 2**32 - 1, `layout.num_bytes` the length of the payload.
     """
     todo("lab-16", "seal_block", "what must the file prove, and to whom")
 

@@ -7,7 +7,7 @@ functions of both servers are ideal, so only the function under test decides. Th
 import io
 
 from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.fixture import InWords, LabUnderTest
 from mini_kv.labkit.lives import seeds
 from mini_kv.labkit.toy_server import ExtraKey, Layout
 
@@ -19,12 +19,14 @@ from .helpers import (
     attack,
     call_checked,
     defence_with,
+    expect_bits,
     expect_none,
     expect_same_elsewhere,
     hit_rate,
     learners,
     opened,
     sealed_sample,
+    separators_of,
     weak,
 )
 
@@ -38,6 +40,11 @@ SEPARATORS = [
     ":",
     ",",
     "=",
+    "&",
+    "\t",
+    "::",
+    ", ",
+    ": ",
     "|",
     ";",
     "/",
@@ -62,9 +69,9 @@ SEPARATORS = [
 def test_1_a_namespace_is_the_same_each_time(lab: LabUnderTest) -> None:
     """Two calls for Ann. A namespace is the parent of her first block, and must be too long to guess."""
     one, two = (call_checked(lab, "derive_namespace", SECRET, "Ann", 1) for _ in range(2))
-    lab.expect(
-        "a namespace has 16 bytes or more", True, len(one) >= 16, "a shorter one can be guessed, or is met twice"
-    )
+    if len(one) < 16:
+        why = "a shorter one can be guessed, or is met twice"
+        lab.fail("length of a namespace", InWords("16 bytes or more"), InWords(f"{len(one)} bytes"), why)
     lab.expect("two calls for Ann give one namespace", True, one == two)
 
 
@@ -122,11 +129,11 @@ def test_6_every_list_of_extra_keys_has_bytes_of_its_own(lab: LabUnderTest) -> N
 
 @points(3, "hash_block", why="of n possible hashes, the square root of n prompts are enough for a collision")
 def test_7_no_two_prompts_have_one_hash(lab: LabUnderTest) -> None:
-    """Bob tries 1,200 prompts. Of 65,536 hashes that is enough."""
+    """Bob tries 1,200 prompts. Of 65,536 hashes that is enough. Then the width is measured on 1,000 hashes."""
     attack(lab, "two prompts, one hash", defence_with(lab, "hash_block"), FEW)
-    width = len(call_checked(lab, "hash_block", PARENT, [1, 2, 3, 4], b""))
+    hashes = [call_checked(lab, "hash_block", PARENT, [first, 7, 7, 7], b"") for first in range(1_000)]
     why = "16 bits need 300 prompts, 64 bits five billion: an afternoon. 256 bits need more than all computers do"
-    lab.expect("a hash has 32 bytes or more", True, width >= 32, why)
+    expect_bits(lab, "width of a hash without constant and repeated bytes", 256, hashes, why)
 
 
 @points(2, "hash_block", after="test_7_no_two_prompts_have_one_hash")
@@ -155,7 +162,9 @@ def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> Non
     inputs = [(block_hash, [1, 2], group_id) for block_hash in hashes for group_id in (0, 1, 256, 65_536)]
     all_different(lab, "tier_key", inputs, "a group of layers has other KV for the same prefix")
     size = len(call_checked(lab, "tier_key", bytes(32), [1, 2], 0))
-    lab.expect("a key has 100 bytes or fewer", True, size <= 100, "in hexadecimal digits it is the name of a file")
+    if size > 100:
+        why = "in hexadecimal digits it is the name of a file"
+        lab.fail("length of a key", InWords("100 bytes or fewer"), InWords(f"{size} bytes"), why)
 
 
 @points(4, "seal_block", why="a block that was written is read back")
@@ -176,10 +185,12 @@ def test_12_no_file_runs_code(lab: LabUnderTest) -> None:
 
 @points(2, "open_block_file", after="test_11_a_sealed_block_opens")
 def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
-    """Two files change places. Then a block is read with another key, and with another layout of as many bytes."""
+    """Two files change places. Then blocks are read with another key, and with another layout of as many bytes."""
     why = "both files are whole; each is another block"
     attack(lab, "two files swapped", defence_with(lab, "seal_block", "open_block_file"), FEW, why)
     file = call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"12345678")
+    large = Layout("int8", (256, 512))
+    large_file = call_checked(lab, "seal_block", SECRET, KEY, large, bytes(large.num_bytes))
     rows: list[tuple[str, object, object, str]] = []
     for label, key, layout in (
         ("another key", OTHER_KEY, LAYOUT),
@@ -189,6 +200,11 @@ def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
     ):
         got = opened(lab, io.BytesIO(file), SECRET, key, layout)
         rows.append((f"result for {label}", None, got, "a block of as many bytes may mean something else"))
+    got = opened(lab, io.BytesIO(large_file), SECRET, KEY, Layout("int8", (512, 256)))
+    is_miss = InWords("None" if got is None else "a payload, or an error")
+    rows.append(
+        ("result for shape (512, 256) in place of (256, 512)", InWords("None"), is_miss, "a dimension may be over 255")
+    )
     lab.expect_all(rows)
 
 
@@ -197,14 +213,15 @@ def test_14_a_changed_byte_is_a_miss(lab: LabUnderTest) -> None:
     """Each byte of a file is changed, one after the other. Then the file ends early, at each place, or late."""
     file = sealed_sample(lab, SECRET, KEY, LAYOUT)
     rows: list[tuple[str, object, object, str]] = []
-    for label, damaged in (
-        ("a changed byte", [file[:i] + bytes([file[i] ^ 0x80]) + file[i + 1 :] for i in range(len(file))]),
-        ("the first bytes only", [file[:i] for i in range(len(file))]),
-        ("bytes after the end", [file + more for more in (b"\0", b"x" * 40, file)]),
+    not_sealed = "the server did not write these bytes, so this is not the file that it sealed"
+    for label, damaged, why in (
+        ("a changed byte", [file[:i] + bytes([file[i] ^ 0x80]) + file[i + 1 :] for i in range(len(file))], ""),
+        ("the first bytes only", [file[:i] for i in range(len(file))], ""),
+        ("bytes after the end", [file + more for more in (b"\0", b"x" * 40, file)], not_sealed),
     ):
         results = [opened(lab, io.BytesIO(each), SECRET, KEY, LAYOUT) for each in damaged]
         kinds = {type(each).__name__ for each in results} - {"NoneType"}
-        rows.append((f"results for {len(damaged)} files with {label}, other than None", [], sorted(kinds), ""))
+        rows.append((f"results for {len(damaged)} files with {label}, other than None", [], sorted(kinds), why))
     lab.expect_all(rows)
 
 
@@ -240,12 +257,16 @@ def test_a_namespace_is_the_same_after_a_restart(lab: LabUnderTest) -> None:
 
 @points(2, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
 def test_clients_choose_any_text(lab: LabUnderTest) -> None:
-    """Texts with separators, brackets, digits and lengths in them; long ones; one that UTF-8 refuses."""
+    """Texts with each pair of separators, and with those of your own bytes; long ones; one that UTF-8 refuses."""
     texts = [*ODD_TEXTS, "x" * 256, "x" * 512]
     lists: list[list[ExtraKey]] = [[("cache_salt", text)] for text in texts] + [[("lora", "a"), ("mm", "b")]]
-    for mark in SEPARATORS:
+    own = separators_of(call_checked(lab, "encode_extra_keys", [("lora", "AAA"), ("mm", "BBB")]))
+    marks = [*SEPARATORS, *own]
+    for mark in marks:
         lists += [[("lora", f"a{mark}b")], [("lora", f"a{mark}"), ("mm", "b")], [("lora", "a"), ("mm", f"{mark}b")]]
-        lists += [[("lora", f"a{mark}mm{mark}b")], [("lora", f"a{mark}mm:b")], [("lora", "a"), ("mm", "b"), (mark, "")]]
+        lists += [[("lora", "a"), ("mm", "b"), (mark, "")]]
+        for other in marks:
+            lists += [[("lora", f"a{mark}mm{other}b")], [("mm", f"a{other}lora{mark}b")]]
     unique = [list(each) for each in dict.fromkeys(tuple(each) for each in lists)]
     why = "no character is safe as a separator, since a client may send it; a length in front is"
     all_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
@@ -293,11 +314,14 @@ def test_no_file_is_made_of_two(lab: LabUnderTest) -> None:
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
-    """Bob runs the same software with a secret of his own, and puts his files into the folder."""
+    """Bob runs the same software with a secret of his own. Then the seal's width is measured on 1,000 secrets."""
     forged = sealed_sample(lab, OTHER_SECRET, KEY, LAYOUT)
     got = opened(lab, io.BytesIO(forged), SECRET, KEY, LAYOUT)
     why = "a checksum without a secret finds accidents; an attacker changes a file and computes it again"
     lab.expect("result for a file with another server's secret", None, got, why)
+    files = [sealed_sample(lab, number.to_bytes(32, "big"), KEY, LAYOUT) for number in range(1_000)]
+    why = "a seal of 16 bits needs 65,536 tries at most: Bob changes the payload, and tries each seal"
+    expect_bits(lab, "bits of a file that depend on the secret", 128, files, why)
 
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
@@ -312,7 +336,8 @@ def test_a_file_is_not_read_beyond_a_block(lab: LabUnderTest) -> None:
         opened(lab, watched, SECRET, KEY, LAYOUT)
         too_large += watched.too_large
     why = "the reader knows how long a block is; a file is as long as its writer likes"
-    lab.expect(f"reads of more than {limit:,} bytes", [], list(dict.fromkeys(too_large))[:3], why)
+    what = f"reads of more than {limit:,} bytes (the file has {len(file):,}, and 4,096 more are allowed)"
+    lab.expect(what, [], list(dict.fromkeys(too_large))[:3], why)
 
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
