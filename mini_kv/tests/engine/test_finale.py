@@ -122,6 +122,7 @@ def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_
     assert finale.film is not None and finale.film["title"] == "An hour on dice, seed 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lab_id", ON_DICE)
 def test_other_right_ways_make_the_same_steps(lab_id, tmp_path):
     alternatives = sorted((SOLUTIONS / lab_id).glob("alt_*.py"))
