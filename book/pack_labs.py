@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py", "play_page.py")
+_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py", "play_page.py", "finale_page.py")
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/strict_json.py", "mini_kv/tests/skips.py")
 PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
 _OF_TRACES = ("__init__", "runs", "prompt_hashes", "readers/__init__", "readers/mooncake", "readers/token_request")
@@ -105,6 +105,7 @@ def library() -> Files:
     answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
+    importlib.import_module("finale_page").run("0", "{}", lambda run, state: None)
     importlib.import_module("puzzle_page").look("twins", [])
     importlib.import_module("plan_page").answer('{"model": "qwen-3.5-4b", "prompt-tokens": "480"}')
     archive = "/lib/python314.zip/"

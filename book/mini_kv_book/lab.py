@@ -27,6 +27,7 @@ SCRIPTS = (
     "kv_plan.js",
     "kv_play.js",
     "kv_claims.js",
+    "kv_finale.js",
     "kv_planes.js",
     "kv_runner.js",
     "kv_gpu.js",

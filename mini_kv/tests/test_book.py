@@ -95,7 +95,13 @@ RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
     "kv-chart": run_chart,
     "kv-instrument": run_instrument,
 }
-CHECKS = {"kv-plan": wrong_plan, "kv-play": wrong_play, "kv-planes": wrong_play, "kv-claims": wrong_claims}
+CHECKS = {
+    "kv-plan": wrong_plan,
+    "kv-play": wrong_play,
+    "kv-planes": wrong_play,
+    "kv-claims": wrong_claims,
+    "kv-finale": lambda body: body and "it has no fields",
+}
 
 
 def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
@@ -119,7 +125,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play" | "kv-planes" | "kv-claims":
+            case "kv-plan" | "kv-play" | "kv-planes" | "kv-claims" | "kv-finale":
                 return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"

@@ -1,5 +1,5 @@
 // Python and the course, in a Web Worker: whatever the learner's code does, the page stays alive. The worker's name is
-// that of the Python file that answers: lab_page, which brings pytest, puzzle_page, plan_page or play_page.
+// that of the Python file that answers: lab_page, which brings pytest, puzzle_page, plan_page, play_page or finale_page.
 //
 // Takes {type: "run", lab, text} and {type: "tell", test, lang}, {type: "look", name, calls} or {type: "ask", asked}; answers with
 // {type: "progress", words}, {type: "ready"}, {type: "begins", test}, {type: "ended", test, state},

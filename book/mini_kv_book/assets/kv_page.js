@@ -10,6 +10,7 @@
     ["kv-plan[python]", "kv_plan.js"],
     ["kv-play[python]", "kv_play.js"],
     ["kv-claims", "kv_claims.js"],
+    ["kv-finale[python]", "kv_finale.js"],
     ["kv-planes[model]", "kv_planes.js"],
     [".kv-instrument", "kv_instrument.js"],
   ]) {

@@ -4,7 +4,7 @@ In each step these must be equal: the tokens that were found, the requests that 
 tokens, and with a model the logits that they were chosen from. The acts on dice need no torch.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,7 +99,13 @@ class Finale:
     """All acts on the learner's parts."""
 
     def __init__(
-        self, choice: str, labs: Sequence[Lab], seed: int = 0, num_hours: int = NUM_HOURS, has_model: bool | None = None
+        self,
+        choice: str,
+        labs: Sequence[Lab],
+        seed: int = 0,
+        num_hours: int = NUM_HOURS,
+        has_model: bool | None = None,
+        each_run: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Prepare the acts. Nothing runs yet.
 
@@ -109,8 +115,9 @@ class Finale:
             seed: of the requests.
             num_hours: rush hours of an act on dice.
             has_model: whether the acts with a model are played. `None`: if torch is installed.
+            each_run: is told of each run before it begins.
         """
-        self._choice, self._labs = choice, labs
+        self._choice, self._labs, self._each_run = choice, labs, each_run
         self.has_model = find_spec("torch") is not None if has_model is None else has_model
         self._scenes = [*dice_scenes(seed, num_hours), *(model_scenes(seed) if self.has_model else ())]
         self._shown: set[str] = set()
@@ -152,6 +159,7 @@ class Finale:
         self.num_played += 1
         acts: list[Act] = []
         for hour, cast in _hours_with_casts(scene, parts):
+            self._each_run(f"Act {number}, run {len(acts) + 1}")
             reference = Act(hour).played()
             act = reference.again(own_parts(cast.values()), reference.limit)
             acts.append(act)
