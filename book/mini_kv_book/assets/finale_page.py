@@ -1,6 +1,6 @@
 """Plays the finale in the reader's page, with the files that this browser keeps of the labs.
 
-`kv_lab_worker.js` loads this file into Pyodide and calls `run`. The acts with a model need PyTorch: they are played in a
+`kv_lab_worker.js` loads this file into Pyodide and calls `run`. The acts with a model need PyTorch, and are played in a
 terminal.
 """
 
@@ -14,7 +14,7 @@ from mini_kv.labkit.own_engine.finale import Finale
 
 NUM_HOURS = 24
 """Rush hours of an act: fewer than in a terminal, because Python in a page is slower."""
-FOLDER = Path("/tmp/finale")  # noqa: S108  # in the page's own file system
+FOLDER = Path("/tmp/finale")  # in the page's own file system
 
 
 def run(seed: str, files: str, say: Callable[[str, str], None]) -> str:

@@ -1,4 +1,4 @@
-"""The finale in the page, in a real browser: with right parts, a wrong one, an endless loop, none, and without scripts."""
+"""The finale in the page, in a real browser: with right parts, a wrong one, an endless loop, and none."""
 
 import importlib
 import json
