@@ -186,12 +186,8 @@ class DiceRush:
         self.kv = TracedKVCacheManager(manager, recorder)
         with time_limit(limit_s):
             self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
-        kinds = [getattr(group.kv_cache_spec, "sliding_window", None) for group in config.kv_cache_groups]
-        groups = [f"window {size}" if size else "full" for size in kinds]
-        head: dict[str, Any] = {"groups": groups} if len(groups) > 1 else {}
-        self._writer = StoryWriter(
-            f"An hour on dice, seed {hour.seed}", config.num_blocks, self.sizes.block_size, **head
-        )
+        self._config = config
+        self._made: list[Step] = []
         self.number = 0
         self._documents = [self._document() for _ in range(2)]
         self._last = Text(self._documents[0].token_ids[: self.sizes.block_size], [])
@@ -225,7 +221,14 @@ class DiceRush:
 
     def film(self) -> dict[str, Any]:
         """Return the story of the pool so far."""
-        return self._writer.data()
+        kinds = [getattr(group.kv_cache_spec, "sliding_window", None) for group in self._config.kv_cache_groups]
+        groups = [f"window {size}" if size else "full" for size in kinds]
+        head: dict[str, Any] = {"groups": groups} if len(groups) > 1 else {}
+        title = f"An hour on dice, seed {self.hour.seed}"
+        writer = StoryWriter(title, self._config.num_blocks, self.sizes.block_size, **head)
+        for step in self._made:
+            writer.add_step(step.frame, step.spans, do=f"step {step.number}", waiting=step.waiting)
+        return writer.data()
 
     # Requests come and go.
 
@@ -316,13 +319,14 @@ class DiceRush:
         )
 
     def step_made(self, number: int, counters: Mapping[str, float] | None = None, **seen: Any) -> Step:
-        """Return a step with the cache as it is now, and add it to the film. `seen`: further fields of the step."""
+        """Return a step with the cache as it is now. `seen`: further fields of the step."""
         spans, self.kv.spans = list(self.kv.spans), []
         frame, stats = frame_of(self.kv.manager), self.kv.prefix_cache_stats
-        self._writer.add_step(frame, spans, do=f"step {number}", waiting=seen["waiting"])
         counted = {"queries": stats.queries, "hits": stats.hits, "requests": stats.requests, **(counters or {})}
         counted["usage"] = round(self.kv.usage, 6)
-        return Step(number, spans, frame=frame, counters=counted, **seen)
+        step = Step(number, spans, frame=frame, counters=counted, **seen)
+        self._made.append(step)
+        return step
 
     def _sampled(self, output: SchedulerOutput) -> dict[str, list[int]]:
         """Return the tokens that a model would sample: after drafts, the right ones and one more."""

@@ -158,9 +158,11 @@ class Finale:
             return
         self.num_played += 1
         acts: list[Act] = []
+        reference: Act | None = None
         for hour, cast in _hours_with_casts(scene, parts):
             self._each_run(f"Act {number}, run {len(acts) + 1}")
-            reference = Act(hour).played()
+            if reference is None or hour is not reference.hour:
+                reference = Act(hour).played()
             act = reference.again(own_parts(cast.values()), reference.limit)
             acts.append(act)
             difference = act.first_difference(reference)
