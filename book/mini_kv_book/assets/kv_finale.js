@@ -34,7 +34,7 @@ class KvFinale extends HTMLElement {
     style.textContent = STYLE;
     this.list = make("ul", { class: "labs" });
     this.seed = make("input", { type: "number", min: "0", step: "1", value: "0", "aria-label": "Seed of the requests" });
-    this.play = button("Play", () => this.#play(), { class: "primary" });
+    this.play = button("Play the acts", () => this.#play(), { class: "primary" });
     this.stop = button("Stop", () => this.#halt("Stopped."), { disabled: true });
     this.status = make("p", { role: "status" });
     this.acts = make("div", { class: "acts" });
@@ -87,7 +87,7 @@ class KvFinale extends HTMLElement {
     else if (message.type === "stuck") this.#stuck(message.test);
     else if (message.type === "broken") {
       this.#rest();
-      this.#say(`Python broke down and was ended. Play starts it again. What it said last: ${message.message}`);
+      this.#say(`Python broke down and was ended. Play the acts starts it again. What it said last: ${message.message}`);
     }
   }
 

@@ -36,7 +36,7 @@ def show(site, serve, open_page):
                 "([key, text]) => localStorage.setItem(key, text)", [f"kv-lab:{lab_id}", json.dumps({"text": text})]
             )
         page.goto(f"{address}/index.html")
-        page.get_by_role("button", name="Play").wait_for()
+        page.get_by_role("button", name="Play the acts").wait_for()
         return page
 
     return shown
@@ -48,7 +48,7 @@ def solution(lab_id):
 
 def play(page):
     """Play to the end, and return what the page says then."""
-    page.get_by_role("button", name="Play").click()
+    page.get_by_role("button", name="Play the acts").click()
     page.wait_for_function(
         "() => !document.querySelector('kv-finale').shadowRoot.querySelector('.primary').disabled", timeout=180_000
     )
@@ -97,7 +97,7 @@ def test_an_endless_loop_is_ended_and_the_page_can_play_again(show):
     )
     page = show({"lab-02": loop})
     assert play(page).startswith("No answer for 10 seconds in Act 1, run 1")
-    assert page.get_by_role("button", name="Play").is_enabled()
+    assert page.get_by_role("button", name="Play the acts").is_enabled()
 
 
 def test_before_the_first_lab_no_act_is_played(show):
