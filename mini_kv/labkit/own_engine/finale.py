@@ -20,7 +20,7 @@ from mini_kv.labkit.own_engine.steps import Act, Difference, Hour, Step
 NUM_HOURS = 60
 """Hours of an act on dice. Each takes a twentieth of a second."""
 WINDOWS = ((2,), (1, 3), (4, 2), (5, 1))
-"""Windows of the models in the second act, in blocks."""
+"""Windows of the models in the act with windows, in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
