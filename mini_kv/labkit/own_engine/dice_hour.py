@@ -24,7 +24,7 @@ from mini_kv.events.recorder import Recorder
 from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import make_groups, make_manager, make_scheduler
-from mini_kv.labkit.own_engine.steps import Step, names_of, told
+from mini_kv.labkit.own_engine.steps import Step, found_by, names_of, told
 from mini_kv.labkit.time_limit import time_limit
 from mini_kv.policy.admission_strategies import ReservedBlocks
 from mini_kv.policy.eviction import PolicyPool
@@ -318,13 +318,20 @@ class DiceRush:
             token_ids={each.request_id: list(each.new_token_ids) for each in results},
         )
 
-    def step_made(self, number: int, counters: Mapping[str, float] | None = None, **seen: Any) -> Step:
+    def step_made(
+        self,
+        number: int,
+        scheduled: list[tuple[str, int]],
+        counters: Mapping[str, float] | None = None,
+        **seen: Any,
+    ) -> Step:
         """Return a step with the cache as it is now. `seen`: further fields of the step."""
         spans, self.kv.spans = list(self.kv.spans), []
         frame, stats = frame_of(self.kv.manager), self.kv.prefix_cache_stats
         counted = {"queries": stats.queries, "hits": stats.hits, "requests": stats.requests, **(counters or {})}
         counted["usage"] = round(self.kv.usage, 6)
-        step = Step(number, spans, frame=frame, counters=counted, **seen)
+        found = found_by(spans, scheduled)
+        step = Step(number, spans, found, scheduled, frame=frame, counters=counted, **seen)
         self._made.append(step)
         return step
 

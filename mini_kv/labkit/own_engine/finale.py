@@ -85,7 +85,11 @@ def model_scenes(seed: int) -> list[Scene]:
     from mini_kv.labkit.own_engine.rush_hour import ModelHour
 
     hour = ModelHour(seed)
-    with_windows, forks, few = replace(hour, windows=True), replace(hour, forks=True), replace(hour, num_visits=6)
+    with_windows, forks, few = (
+        replace(hour, windows=True, num_blocks=106),
+        replace(hour, forks=True),
+        replace(hour, num_visits=6),
+    )
     without = (*KERNELS, *ON_DICE)
     return [
         Scene("A model", [hour], "one group", False, without, others=hour.others()),

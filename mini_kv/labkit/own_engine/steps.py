@@ -25,6 +25,8 @@ class Step:
     number: int
     spans: Sequence[Span]
     """The calls to the cache."""
+    found: dict[str, int]
+    """The tokens that each newly admitted request found in the cache."""
     scheduled: list[tuple[str, int]]
     """The requests that ran, in the order of the batch, and the tokens computed for each."""
     messages: list[str]
@@ -41,13 +43,6 @@ class Step:
     """The new tokens of each request or sample."""
     logits: dict[str, Any] = field(default_factory=dict)
     """The tensors that they were chosen from. Empty in a run without a model."""
-
-    @property
-    def found(self) -> dict[str, int]:
-        """The tokens that each newly admitted request found in the cache. Lookups of refused requests do not count."""
-        ran = dict(self.scheduled)
-        lookups = (span for span in self.spans if span.call == "get_computed_blocks" and span.request_id in ran)
-        return {str(span.request_id): span.result for span in lookups if isinstance(span.result, int)}
 
     @property
     def lines(self) -> list[str]:
@@ -209,6 +204,13 @@ def told(output: SchedulerOutput) -> list[str]:
     for verb, names in (("preempted", output.preempted_req_ids), ("ended", output.finished_req_ids)):
         lines += [f"{name}: {verb}" for name in sorted(set(names))]
     return sorted(lines)
+
+
+def found_by(spans: Sequence[Span], scheduled: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the tokens that each newly admitted request found. Lookups of refused requests do not count."""
+    ran = dict(scheduled)
+    lookups = (span for span in spans if span.call == "get_computed_blocks" and span.request_id in ran)
+    return {str(span.request_id): span.result for span in lookups if isinstance(span.result, int)}
 
 
 def names_of(requests: Sequence[Request]) -> list[str]:

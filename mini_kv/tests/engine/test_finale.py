@@ -80,7 +80,7 @@ def test_hours_on_dice_meet_what_an_engine_meets():
 
 @pytest.mark.parametrize("windows", [False, True])
 def test_the_hour_of_the_model_shares_and_preempts_and_leaves_nothing_behind(windows):
-    act = Act(ModelHour(windows=windows)).played()
+    act = Act(ModelHour(windows=windows, num_blocks=106 if windows else 43)).played()
     assert act.steps[-1].num_preemptions > 0
     assert sum(sum(step.found.values()) for step in act.steps) > 800
     assert not act.steps[-1].frame.tables

@@ -1,0 +1,114 @@
+"""The requests of a rush hour with a model, from a seed, and who of them has arrived. Imports no torch."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+SYSTEM = "You answer questions about a cache. Name the block, name the request that holds it, and be short. "
+QUESTIONS = (
+    "Which block is free?",
+    "Who holds block three?",
+    "When is a block evicted?",
+    "Why does a request wait?",
+    "What is a prefix?",
+    "How many tokens fit?",
+    "Which block is next?",
+    "What does the scheduler count?",
+)
+REPLIES = (" And then?", " Why is that so?", " Who else holds it?", " Say it again, with numbers.")
+DOCUMENT = (
+    "A block has a number, a count of references and a hash. The pool has a queue of free blocks. A request has a "
+    "table of blocks. A prompt that begins like another one shares its blocks. "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request of the rush hour."""
+
+    request_id: str
+    arrives: int
+    """The step before which it arrives. A reply arrives later, if the text that it follows is unfinished then."""
+    text: str
+    max_tokens: int
+    follows: str = ""
+    """The request whose prompt and answer this text continues."""
+    n: int = 1
+    """Number of samples: those after the first are forked from it."""
+    leaves: int | None = None
+    """The step before which its client leaves."""
+
+
+def visits(seed: int, forks: bool = False) -> list[Visit]:
+    """Return the requests in the order of their arrival.
+
+    Single questions and conversations of three turns begin with the same system text. One prompt takes many steps,
+    and two clients leave. `forks`: two more requests have several samples.
+    """
+    rng = random.Random(seed)
+    found = [
+        Visit(f"q{number}", rng.randrange(40), SYSTEM + rng.choice(QUESTIONS), rng.randrange(6, 40))
+        for number in range(20)
+    ]
+    for talk in range(5):
+        name, first = f"talk{talk}.", rng.randrange(40)
+        found.append(Visit(f"{name}1", first, f"{SYSTEM}{rng.choice(QUESTIONS)}", rng.randrange(8, 16)))
+        for turn in (2, 3):
+            reply = Visit(f"{name}{turn}", first, rng.choice(REPLIES), rng.randrange(6, 12), f"{name}{turn - 1}")
+            found.append(reply)
+    found.append(Visit("long", 12, DOCUMENT * 5, 8))
+    for number in range(2 if forks else 0):
+        found.append(Visit(f"fork{number}", rng.randrange(50), SYSTEM + QUESTIONS[number], 14, n=3))
+    for number in range(2):
+        arrives = rng.randrange(10, 40)
+        found.append(
+            Visit(f"left{number}", arrives, SYSTEM + REPLIES[number], 40, leaves=arrives + rng.randrange(4, 9))
+        )
+    return sorted(found, key=lambda visit: visit.arrives)
+
+
+class Guests:
+    """The requests of a run: those that are due, those that are unfinished, and the texts so far."""
+
+    def __init__(self, due: Sequence[Visit]) -> None:
+        self.texts: dict[str, str] = {}
+        """Prompt and answer of each request, of its first sample."""
+        self._due = list(due)
+        self._leaving = {visit.request_id: visit.leaves for visit in due}
+        self._unfinished: dict[str, int] = {}
+        """The number of samples of each request that have not ended."""
+
+    @property
+    def are_due(self) -> bool:
+        """Whether a request has not arrived yet."""
+        return bool(self._due)
+
+    def arriving(self, number: int) -> Iterator[Visit]:
+        """Yield the requests that arrive before this step. Their prompts are in `texts`."""
+        for visit in [visit for visit in self._due if self._can_arrive(visit, number)]:
+            self._due.remove(visit)
+            self.texts[visit.request_id] = self.texts.get(visit.follows, "") + visit.text
+            self._unfinished[visit.request_id] = visit.n
+            yield visit
+
+    def _can_arrive(self, visit: Visit, number: int) -> bool:
+        if visit.arrives > number:
+            return False
+        return not visit.follows or (visit.follows in self.texts and visit.follows not in self._unfinished)
+
+    def leaving(self, number: int) -> list[str]:
+        """Return the requests whose clients leave before this step."""
+        names = [name for name, leaves in self._leaving.items() if leaves == number]
+        for name in names:
+            self._unfinished.pop(name, None)
+        return names
+
+    def say(self, request_id: str, new_text: str) -> None:
+        """Add to the answer of a request's first sample."""
+        self.texts[request_id] += new_text
+
+    def sample_ended(self, request_id: str) -> None:
+        """Count a sample of a request as ended."""
+        self._unfinished[request_id] -= 1
+        if not self._unfinished[request_id]:
+            del self._unfinished[request_id]
