@@ -8,5 +8,5 @@ engine), `attend` (the parts with tensors), `trial` (runs the engine, with a tim
 part), `command` (table, text, verdict), `served` (for `mini-kv serve`).
 
 For `mini-kv finale`: `steps` (a step, and the first one that differs), `dice_hour` and `prefill_hour` (rush hours
-without a model), `rush_hour` (with one), `finale` (the acts).
+without a model), `visits` and `rush_hour` (with one), `finale` (the acts).
 """
