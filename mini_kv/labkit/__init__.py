@@ -10,8 +10,9 @@ the code that runs a check on them), `toy_server` (what lab-16 attacks), `failur
 `misconception` (names the belief that leads to a wrong answer), `learner_state`, `progress` and `export` (stored
 results), `judge` (detects changes of the judge), `plugin` (pytest's hooks), `commands` (the learner's commands of
 `mini-kv`), `shrink` (the fewest steps that fail), `audit` (checks the tests), `kernels` (tools for labs about Triton),
-`own_engine` (the engine with a learner's parts), `questions` (about a run of that engine), `course` (an instructor's
-settings), `grading` (a class: hand-ins, marks, the gradebook, a release).
+`own_engine` (the engine with a learner's parts), `inside_vllm` (vLLM's engine with them), `questions` (about a run of
+the learner's engine), `course` (an instructor's settings), `grading` (a class: hand-ins, marks, the gradebook, a
+release).
 """
 
 from collections.abc import Callable
