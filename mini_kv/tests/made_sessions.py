@@ -150,7 +150,7 @@ class ClaudeCode(Maker):
             blocks.append({"type": "text", "text": text})
             self.sent.append(("answer", text))
         for call in calls:
-            tool = {"command": self.text(9)[:31]}
+            tool = {"command": self.text(8)}
             blocks.append({"type": "tool_use", "id": call, "name": "Bash", "input": tool})
             self.sent.append(("call", f"Bash {json.dumps(tool)}"))  # 52 letters: 13 tokens
         usage = {

@@ -32,6 +32,7 @@ from mini_kv.traces.sessions.session import (
     Part,
     Session,
     Turn,
+    as_text,
     member,
     milliseconds_of,
 )
@@ -116,7 +117,7 @@ class ClaudeCodeReader:
         calls: set[str] = set()
         results: set[str] = set()
         if fields.get("type") == "attachment":
-            parts.append(Part(USER, _as_text(fields.get("attachment"))))
+            parts.append(Part(USER, json.dumps(fields.get("attachment"), ensure_ascii=False)))
         elif fields.get("type") in ("user", "assistant"):
             message = member(fields, "message", dict)
             if message is None:
@@ -203,19 +204,15 @@ def _read_content(content: Any, is_user: bool, parts: list[Part], calls: set[str
         elif not isinstance(block, dict):
             raise ValueError("message.content must be a text, or a list of objects")
         elif block.get("type") == "text":
-            parts.append(Part(USER if is_user else ANSWER, _as_text(block.get("text"))))
+            parts.append(Part(USER if is_user else ANSWER, as_text(block.get("text"))))
         elif block.get("type") in ("thinking", "redacted_thinking"):
             texts = (block.get(name) for name in ("thinking", "signature", "data"))
             parts.append(Part(THINKING, "".join(text for text in texts if isinstance(text, str))))
         elif block.get("type") == "tool_use":
             calls.add(str(block.get("id")))
-            parts.append(Part(CALL, f"{block.get('name')} {_as_text(block.get('input'))}"))
+            parts.append(Part(CALL, f"{block.get('name')} {json.dumps(block.get('input'), ensure_ascii=False)}"))
         elif block.get("type") == "tool_result":
             results.add(str(block.get("tool_use_id")))
-            parts.append(Part(RESULT, _as_text(block.get("content"))))
+            parts.append(Part(RESULT, as_text(block.get("content"))))
         else:  # an image or a document
-            parts.append(Part(USER if is_user else ANSWER, _as_text(block)))
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            parts.append(Part(USER if is_user else ANSWER, as_text(block)))

@@ -32,6 +32,7 @@ from mini_kv.traces.sessions.session import (
     Part,
     Session,
     Turn,
+    as_text,
     member,
     milliseconds_of,
 )
@@ -150,22 +151,13 @@ def _read_item(payload: dict[str, Any]) -> tuple[Part | None, bool]:
         return None, False
     if kind == "message":
         is_answer = payload.get("role") == "assistant"
-        return Part(ANSWER if is_answer else USER, _texts(payload.get("content"))), is_answer
+        return Part(ANSWER if is_answer else USER, as_text(payload.get("content"))), is_answer
     if kind == "reasoning":
         texts = (payload.get("encrypted_content"), payload.get("content"), payload.get("summary"))
-        return Part(THINKING, next((_texts(text) for text in texts if text), "")), True
+        return Part(THINKING, next((as_text(text) for text in texts if text), "")), True
     if kind.endswith("_output"):
-        return Part(RESULT, _texts(payload.get("output"))), False
+        return Part(RESULT, as_text(payload.get("output"))), False
     if kind.endswith("_call"):
         what = payload.get("arguments") or payload.get("input") or payload.get("action")
-        return Part(CALL, f"{payload.get('name') or kind} {_texts(what)}"), True
-    return Part(USER, _texts(payload.get("encrypted_content") or payload)), False
-
-
-def _texts(content: Any) -> str:
-    """Return the texts of an item's content, one after the other."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(one, dict) and isinstance(one.get("text"), str) for one in content):
-        return "\n".join(one["text"] for one in content)
-    return json.dumps(content, ensure_ascii=False)
+        return Part(CALL, f"{payload.get('name') or kind} {as_text(what)}"), True
+    return Part(USER, as_text(payload.get("encrypted_content") or payload)), False

@@ -85,10 +85,17 @@ def _fields_of(text: bytes, length: int, *, is_incomplete: bool) -> dict[str, An
         raise ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
     try:
         return json_object(text)
-    except ValueError:
+    except ValueError as error:
         if is_incomplete and text.startswith(b"{"):
             return None
-        raise
+        raise ValueError(_without_text(str(error))) from None
+
+
+def _without_text(problem: str) -> str:
+    """Return an error of JSON without what it quotes, which may be private."""
+    if " has the key " in problem:
+        return "not JSON that can be read: an object has a key twice"
+    return problem.partition(", but ")[0]
 
 
 def _reader_for(fields: dict[str, Any]) -> Reader | None:

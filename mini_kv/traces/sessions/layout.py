@@ -174,7 +174,7 @@ def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _W
         changed = _changed(layout.spans[place], new[0])
         if changed is not None:
             known[new[0]] = changed
-            common += _common_tokens(layout.spans[place], changed)
+        common += _common_tokens(layout.spans[place], new[0])
     fresh = [part for part in new if part not in known]
     rest = turn.num_tokens - sum(span.num_tokens for span in same)
     rest -= sum(known[part].num_tokens for part in new if part in known)
@@ -209,9 +209,11 @@ def _changed(span: Span, part: Part) -> Span | None:
     return Span(part, round(len(part.text) / span.step), span.step)
 
 
-def _common_tokens(span: Span, other: Span) -> int:
-    equal = int(common_length(span.part.text, other.part.text) / span.step)
-    return min(equal, span.num_tokens, other.num_tokens)
+def _common_tokens(span: Span, part: Part) -> int:
+    """Return the tokens with which both texts begin."""
+    if part.kind != span.part.kind or not span.step:
+        return 0
+    return min(int(common_length(span.part.text, part.text) / span.step), span.num_tokens)
 
 
 def _divide(parts: Sequence[Part], num_tokens: int, weights: _Weights) -> list[Span]:

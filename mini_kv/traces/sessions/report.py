@@ -133,6 +133,7 @@ def _texts(analysis: Analysis) -> list[str]:
     for row, layout in zip(analysis.rows, analysis.layouts, strict=True):
         if row.broke is not None and 0 < row.broke.message < len(layout.spans):
             text = " ".join(layout.spans[row.broke.message].part.text[: 4 * _MOST_TEXT].split())
+            text = "".join(letter for letter in text if letter.isprintable())
             lines.append(f"Turn {row.turn}, text {row.broke.message}: {text[:_MOST_TEXT]}")
     return lines
 

@@ -1,8 +1,10 @@
 """A session of a coding agent: its turns in order, each with the texts of its prompt and the provider's counts."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from mini_kv.traces.readers.mooncake import quote
@@ -19,6 +21,7 @@ SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
 """The kinds of parts. The words are printed."""
 
 
+_IMAGES = ("image", "document", "input_image", "input_file")
 _SHAPES: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
 
 
@@ -76,6 +79,20 @@ def milliseconds_of(fields: dict[str, Any]) -> int:
         return round(1000 * datetime.fromisoformat(value).timestamp())
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"timestamp is {quote(value)}: it must be a time such as 2026-01-31T17:04:00.000Z") from None
+
+
+def as_text(content: Any) -> str:
+    """Return the text of a message's content. An image is replaced by its digest: its length says nothing of tokens."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(map(as_text, content))
+    if isinstance(content, dict):
+        if isinstance(content.get("text"), str):
+            return str(content["text"])
+        if content.get("type") in _IMAGES:
+            return f"image {sha256(json.dumps(content).encode()).hexdigest()}"
+    return json.dumps(content, ensure_ascii=False)
 
 
 def member(fields: dict[str, Any], name: str, kind: type) -> Any:
