@@ -184,7 +184,7 @@ def test_a_file_may_be_packed_begin_with_a_title_and_be_written_at_this_moment(t
     assert session.notes == ["line 6, the last one, is incomplete and was left out"]
 
 
-def changed(made: Maker, number: int, **members: Any) -> list[bytes]:
+def changed(made: ClaudeCode | Codex, number: int, **members: Any) -> list[bytes]:
     """Return the lines, one of them with other members. Numbers count from 1."""
     made.turns(1)
     made.lines[number - 1] |= members
