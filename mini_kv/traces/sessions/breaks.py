@@ -74,8 +74,9 @@ def find_break(turn: Turn, layout: Layout, before: Turn, layout_before: Layout, 
     name = _visible(turn, layout, before, layout_before)
     again = max(min(before.num_tokens, turn.num_tokens) - turn.num_cached, 0)
     if name is not None:
-        number, kind = layout.message_at(layout.common)
-        return Break(name, layout.common, number, kind, again)
+        token = max(layout.common, turn.num_cached) if name == THINKING_REMOVED else layout.common
+        number, kind = layout.message_at(token)
+        return Break(name, token, number, kind, again)
     name = _hidden(turn, layout, before, prediction)
     if name is None:
         return None

@@ -10,8 +10,9 @@ So the texts that are new in turn 2 have 900 tokens. They are divided in proport
 or the tokens of another tokenizer. The usual tokens per character, over all turns, divide the first prompt, and replace
 a number that is far from it: then there are tokens that the file lacks, or texts that were not sent.
 
-Old thinking may be such a text. A provider can remove it when the user writes again. If the counts fit much better
-without it, and the provider read no more than the tokens before it, it was removed.
+Old thinking may be such a text. A provider can remove it when the user writes again. It was removed if the provider
+read only the tokens up to an answer that has thinking. It was also removed if the counts fit much better without it, and
+the provider read no more than the tokens before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +22,8 @@ from math import log
 from statistics import median
 from typing import NamedTuple
 
-from mini_kv.traces.seen import common_length
-from mini_kv.traces.sessions.session import THINKING, USER, Part, Session, Turn
+from mini_kv.traces.seen import LEAST_BEHIND, common_length
+from mini_kv.traces.sessions.session import RESULT, THINKING, USER, Part, Session, Turn
 
 Weigh = Callable[[str], float]
 """Returns the weight of a text."""
@@ -146,8 +147,23 @@ def _next(turn: Turn, before: Turn, layout: Layout, weights: _Weights, usual: fl
     if not any(part.kind == THINKING for part in turn.parts[layout.dropped : user]):
         return kept.layout
     removed = _arrange(turn, before, layout, user, weights, usual)
-    was_read = turn.num_cached > removed.layout.common and removed.layout.common < kept.layout.common
-    return removed.layout if not was_read and removed.is_much_better_than(kept) else kept.layout
+    was_sent = removed.layout.common < kept.layout.common
+    was_read = turn.num_cached > removed.layout.common
+    if was_sent and turn.num_cached < before.num_tokens - LEAST_BEHIND and _answer_thinks(layout, turn.num_cached):
+        return removed.layout
+    return removed.layout if not (was_sent and was_read) and removed.is_much_better_than(kept) else kept.layout
+
+
+def _answer_thinks(layout: Layout, token: int) -> bool:
+    """Return whether the answer that begins at this token, or soon after it, contains thinking."""
+    begin = 0
+    for span in layout.spans:
+        if begin >= token and span.part.kind == THINKING:
+            return True
+        if begin >= token and span.part.kind in (USER, RESULT):
+            return False
+        begin += span.num_tokens
+    return False
 
 
 @dataclass(frozen=True, slots=True)
