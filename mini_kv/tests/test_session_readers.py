@@ -136,6 +136,18 @@ def test_a_subagent_evicts_blocks_of_the_main_conversation_from_a_small_pool():
     assert [row.pool for row in analysed(made, num_blocks=260).rows] == [0, 0, 1568, 2432]
 
 
+@pytest.mark.parametrize("format_name", EXAMPLES)
+def test_a_pool_of_the_needed_blocks_finds_all_and_a_smaller_one_does_not(format_name: str):
+    session = read_session_file("example", format_name)
+    for row in analyse(session, num_blocks=1000).rows:
+        assert row.needed is not None
+        if not row.blocks:
+            continue
+        enough, fewer = (analyse(session, num_blocks=row.needed - missing).rows[row.turn - 1] for missing in (0, 1))
+        assert enough.pool in (row.blocks, None)  # the prompt itself may be larger
+        assert (fewer.pool or 0) < row.blocks
+
+
 def test_the_time_to_live_is_the_file_s_or_the_one_asked_for():
     made = ClaudeCode()
     made.turns(1)

@@ -5,14 +5,14 @@ blocks    the engine's cache: blocks in a pool (`blocks`). `make_waterfall` runs
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.traces.causes import Cause, find_causes
 from mini_kv.traces.prompt_hashes import make_prompts
 from mini_kv.traces.runs import Setup
-from mini_kv.traces.sessions.blocks import as_trace
+from mini_kv.traces.sessions.blocks import as_trace, blocks_needed
 from mini_kv.traces.sessions.breaks import Break, find_break, slack
 from mini_kv.traces.sessions.hosted import DEFAULT_TTL, Prediction, predict
 from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out
@@ -42,6 +42,8 @@ class TurnRow:
     """As the model of blocks predicts, if none is ever evicted."""
     pool: int | None
     """The same in a pool of `num_blocks`. `None`: there is no such pool, or the prompt is larger."""
+    needed: int | None
+    """The smallest pool that finds as much as one that evicts nothing. `None`: no pool was asked for."""
     known: int
     """Tokens of the prompt that equal those of the conversation's turn before."""
     broke: Break | None
@@ -117,13 +119,15 @@ def analyse(
     read = [turn.num_cached for turn in session.turns]
     waterfall = make_waterfall(trace, prompts, setup, observed=read if num_blocks is None else None)
     causes = find_causes(waterfall, prompts) if num_blocks is not None else []
+    needed = blocks_needed(prompts, block_size) if num_blocks is not None else None
     predictions = predict(session, layouts, ttl)
     rows: list[TurnRow] = []
     last: dict[int, int] = {}
     for index, turn in enumerate(session.turns):
         before = last.get(turn.conversation)
         last[turn.conversation] = index
-        rows.append(_row(index, before, session, layouts, predictions, waterfall, ttl))
+        row = _row(index, before, session, layouts, predictions, waterfall, ttl)
+        rows.append(row if needed is None else replace(row, needed=needed[index]))
     return Analysis(session, layouts, rows, ttl, block_size, waterfall, causes)
 
 
@@ -151,6 +155,7 @@ def _row(
         hosted=prediction.num_cached,
         blocks=waterfall.unlimited[index],
         pool=waterfall.hits[index] if waterfall.setup.num_blocks is not None else None,
+        needed=None,
         known=layout.common,
         broke=broke,
         note=_note(turn, prediction, pause, ttl) if broke is None else "",

@@ -8,6 +8,8 @@ that the file lacks. Each prompt continues the one before, so that only the bloc
 from collections.abc import Iterator, Sequence
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.traces.curve import Stack
+from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.readers.mooncake import TraceRequest
 from mini_kv.traces.sessions.layout import Layout
 from mini_kv.traces.sessions.session import Session
@@ -42,6 +44,21 @@ def as_trace(session: Session, layouts: Sequence[Layout], block_size: int) -> li
             TraceRequest(turn.started - first, num_tokens, turn.num_output, tuple(chain + partial), block_size)
         )
     return trace
+
+
+def blocks_needed(prompts: Sequence[Prompt], block_size: int) -> list[int]:
+    """Return the smallest pool, the null block included, that finds all blocks that any pool finds, per prompt.
+
+    In a pool of N blocks, other sessions may fill N minus this number before the prompt finds less.
+    """
+    stack = Stack([prompt.num_tokens // block_size for prompt in prompts])
+    needed = []
+    for prompt in prompts:
+        num_usable = (prompt.num_tokens - 1) // block_size
+        needs = [need for _, _, need in stack.needs(prompt.block_hashes[:num_usable])]
+        needed.append(max(needs, default=0) + 1)
+        stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % block_size > 0)
+    return needed
 
 
 def _blocks(layout: Layout, start: int, block_size: int) -> Iterator[tuple[tuple[str, str], ...]]:

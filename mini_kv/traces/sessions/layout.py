@@ -11,8 +11,8 @@ or the tokens of another tokenizer. The usual tokens per character, over all tur
 a number that is far from it: then there are tokens that the file lacks, or texts that were not sent.
 
 Old thinking may be such a text. A provider can remove it when the user writes again. It was removed if the provider
-read only the tokens up to an answer that has thinking. It was also removed if the counts fit much better without it, and
-the provider read no more than the tokens before it.
+read only the tokens up to an answer that has thinking. It was also removed if the counts fit much better without it,
+and the provider read no more than the tokens before it.
 """
 
 from collections.abc import Callable, Sequence

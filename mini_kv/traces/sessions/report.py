@@ -154,18 +154,20 @@ def _pool(analysis: Analysis) -> list[str]:
     """Return what the pauses cost in the pool and at the provider."""
     num_blocks = analysis.waterfall.setup.num_blocks
     lines = [f"A pool of {num_blocks:,} blocks (one is the null block), LRU, for this session alone."]
-    lines.append("The load of other sessions is not in the file: with it, more blocks are evicted in a pause.")
+    lines.append("The load of other sessions is not in the file. A pause alone evicts nothing from a pool.")
     lines += [f"{_capital(cause.sentence)}." for cause in analysis.causes]
     paused = [row for row in analysis.rows if row.pause is not None and row.pause > analysis.ttl]
     for row in paused:
-        lines.append(f"After {_duration(row.pause)}, turn {row.turn}: {_cost(row)}")
+        lines.append(f"After {_duration(row.pause)}, turn {row.turn}: {_cost(row, num_blocks or 0)}")
     if not paused:
         lines.append(f"No pause was longer than {analysis.ttl:,} s.")
     return lines
 
 
-def _cost(row: TurnRow) -> str:
+def _cost(row: TurnRow, num_blocks: int) -> str:
     at_provider = max(row.known - row.cached, 0)
     if row.pool is None:
         return f"the prompt is larger than the pool. The provider computed {at_provider:,} known tokens again."
-    return f"the pool computed {row.blocks - row.pool:,} known tokens again, the provider {at_provider:,}."
+    cost = f"the pool computed {row.blocks - row.pool:,} known tokens again, the provider {at_provider:,}."
+    room = num_blocks - (row.needed or 0)
+    return cost if room < 0 else f"{cost} Other sessions may fill {room:,} blocks before it finds less."
