@@ -66,10 +66,10 @@ def test_a_pool_tells_what_a_pause_cost_and_what_is_not_known(capsys: pytest.Cap
 def test_the_figures_as_json(capsys: pytest.CaptureFixture[str]):
     assert main(["session", "example", "--json", "--block-size", "32"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert {name: figures[name] for name in ("format", "conversations", "ttl", "block_size", "hidden_tokens")} == {
+    assert {name: figures[name] for name in ("format", "conversations", "ttls", "block_size", "hidden_tokens")} == {
         "format": "claude-code",
         "conversations": ["main", "subagent 1"],
-        "ttl": 300,
+        "ttls": [300],
         "block_size": 32,
         "hidden_tokens": 3000,
     }

@@ -157,7 +157,8 @@ def test_the_time_to_live_is_the_file_s_or_the_one_asked_for():
     for line in made.lines:
         if line["type"] == "assistant":
             line["message"]["usage"]["cache_creation"] = {"ephemeral_1h_input_tokens": 1}
-    assert (analysed(made).ttl, analysed(made).rows[1].hosted) == (3600, 3080)
+    made.subagent("a1", 2)  # lives five minutes
+    assert (analysed(made).ttls, analysed(made).rows[1].hosted) == ([300, 3600], 3080)
 
 
 def test_another_tokenizer_changes_positions_and_no_count():

@@ -14,7 +14,7 @@ from mini_kv.traces.prompt_hashes import make_prompts
 from mini_kv.traces.runs import Setup
 from mini_kv.traces.sessions.blocks import as_trace, blocks_needed
 from mini_kv.traces.sessions.breaks import Break, find_break, slack
-from mini_kv.traces.sessions.hosted import DEFAULT_TTL, Prediction, predict
+from mini_kv.traces.sessions.hosted import Prediction, predict
 from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out
 from mini_kv.traces.sessions.session import Session, Turn
 from mini_kv.traces.waterfall import Waterfall, make_waterfall
@@ -31,6 +31,8 @@ class TurnRow:
     """Counted from 1."""
     conversation: str
     line: int
+    ttl: int
+    """Seconds that the entries live which this turn wrote."""
     pause: float | None
     """Seconds since the conversation's turn before began. `None`: there was none."""
     tokens: int
@@ -58,11 +60,15 @@ class Analysis:
     session: Session
     layouts: Sequence[Layout]
     rows: Sequence[TurnRow]
-    ttl: int
     block_size: int
     waterfall: Waterfall
     causes: Sequence[Cause]
     """Causes of losses in the pool."""
+
+    @property
+    def ttls(self) -> list[int]:
+        """Seconds that entries live. Subagents may have others than the main conversation."""
+        return sorted({turn.ttl for turn in self.session.turns})
 
     @property
     def hidden_tokens(self) -> int:
@@ -74,7 +80,7 @@ class Analysis:
         return {
             "format": self.session.format_name,
             "conversations": list(self.session.conversations),
-            "ttl": self.ttl,
+            "ttls": self.ttls,
             "block_size": self.block_size,
             "num_blocks": self.waterfall.setup.num_blocks,
             "hidden_tokens": self.hidden_tokens,
@@ -106,12 +112,13 @@ def analyse(
         session: at least one turn.
         block_size: tokens per block.
         num_blocks: size of the pool, the null block included. `None`: nothing is ever evicted.
-        ttl: seconds that a provider's entry lives. `None`: what the file says, or `DEFAULT_TTL`.
+        ttl: seconds that a provider's entry lives. `None`: what the file says, or five minutes.
         weigh: returns the weight of a text, such as its number of tokens by some tokenizer.
 
     Raises `ConfigError` for a block size below 1 or a pool below 2 blocks.
     """
-    ttl = ttl or session.ttl or DEFAULT_TTL
+    if ttl is not None:
+        session = replace(session, turns=[replace(turn, ttl=ttl) for turn in session.turns])
     layouts = lay_out(session, weigh)
     trace = as_trace(session, layouts, block_size)
     setup = Setup((KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),), num_blocks)
@@ -120,15 +127,15 @@ def analyse(
     waterfall = make_waterfall(trace, prompts, setup, observed=read if num_blocks is None else None)
     causes = find_causes(waterfall, prompts) if num_blocks is not None else []
     needed = blocks_needed(prompts, block_size) if num_blocks is not None else None
-    predictions = predict(session, layouts, ttl)
+    predictions = predict(session, layouts)
     rows: list[TurnRow] = []
     last: dict[int, int] = {}
     for index, turn in enumerate(session.turns):
         before = last.get(turn.conversation)
         last[turn.conversation] = index
-        row = _row(index, before, session, layouts, predictions, waterfall, ttl)
+        row = _row(index, before, session, layouts, predictions, waterfall)
         rows.append(row if needed is None else replace(row, needed=needed[index]))
-    return Analysis(session, layouts, rows, ttl, block_size, waterfall, causes)
+    return Analysis(session, layouts, rows, block_size, waterfall, causes)
 
 
 def _row(
@@ -138,7 +145,6 @@ def _row(
     layouts: Sequence[Layout],
     predictions: Sequence[Prediction],
     waterfall: Waterfall,
-    ttl: int,
 ) -> TurnRow:
     turn, layout, prediction = session.turns[index], layouts[index], predictions[index]
     pause, broke = None, None
@@ -149,6 +155,7 @@ def _row(
         turn=index + 1,
         conversation=session.conversations[turn.conversation],
         line=turn.line,
+        ttl=turn.ttl,
         pause=pause,
         tokens=turn.num_tokens,
         cached=turn.num_cached,
@@ -158,11 +165,11 @@ def _row(
         needed=None,
         known=layout.common,
         broke=broke,
-        note=_note(turn, prediction, pause, ttl) if broke is None else "",
+        note=_note(turn, prediction, pause) if broke is None else "",
     )
 
 
-def _note(turn: Turn, prediction: Prediction, pause: float | None, ttl: int) -> str:
+def _note(turn: Turn, prediction: Prediction, pause: float | None) -> str:
     """Return why the provider's count differs from the prediction."""
     if pause is None:
         return f"{FIRST}, and another session left an entry with the same beginning" if turn.num_cached else FIRST
@@ -170,6 +177,6 @@ def _note(turn: Turn, prediction: Prediction, pause: float | None, ttl: int) -> 
         return ""
     if turn.num_cached < prediction.num_cached:
         return "the provider read less than predicted"
-    if pause > ttl:
+    if pause > turn.ttl:
         return "the entry lived longer than the time to live"
     return "the provider read more than the file's texts explain"

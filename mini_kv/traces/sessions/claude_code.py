@@ -26,6 +26,7 @@ from mini_kv.traces.readers.mooncake import integer
 from mini_kv.traces.sessions.session import (
     ANSWER,
     CALL,
+    DEFAULT_TTL,
     RESULT,
     THINKING,
     USER,
@@ -37,7 +38,7 @@ from mini_kv.traces.sessions.session import (
     milliseconds_of,
 )
 
-FIVE_MINUTES, HOUR = 300, 3600
+HOUR = 3600
 _NO_MODEL = "<synthetic>"
 """The model of an answer that Claude Code wrote itself, such as an error message."""
 
@@ -80,7 +81,8 @@ class ClaudeCodeReader:
         """The subagent of each line of a subagent."""
         self._histories: dict[int, _History] = {}
         self._turns: dict[str, Turn] = {}
-        self._ttl: int | None = None
+        self._ttls: dict[int, int] = {}
+        """Seconds that an entry lives, per conversation. Subagents may have others than the main one."""
 
     def add(self, number: int, fields: dict[str, Any]) -> None:
         """Read a line. Raises `ValueError` with the problem."""
@@ -104,7 +106,7 @@ class ClaudeCodeReader:
             names.append("main" if keys[number] == "" else f"subagent {len(names) + ('main' not in names)}")
         for turn in turns:
             turn.conversation = used.index(turn.conversation)
-        return Session("claude-code", turns, names, self._ttl, [])
+        return Session("claude-code", turns, names, [])
 
     def _node(self, number: int, uuid: str, fields: dict[str, Any]) -> _Node:
         parent = member(fields, "parentUuid", str)
@@ -190,9 +192,10 @@ class ClaudeCodeReader:
         turn.num_written, turn.num_output = written, output
         lives = member(usage, "cache_creation", dict) or {}
         if lives.get("ephemeral_1h_input_tokens"):
-            self._ttl = HOUR
-        elif lives.get("ephemeral_5m_input_tokens") and self._ttl is None:
-            self._ttl = FIVE_MINUTES
+            self._ttls[turn.conversation] = HOUR
+        elif lives.get("ephemeral_5m_input_tokens"):
+            self._ttls[turn.conversation] = DEFAULT_TTL
+        turn.ttl = self._ttls.get(turn.conversation, DEFAULT_TTL)
 
 
 def _read_content(content: Any, is_user: bool, parts: list[Part], calls: set[str], results: set[str]) -> None:

@@ -79,7 +79,7 @@ class CodexReader:
 
     def session(self) -> Session:
         """Return the turns that have counts."""
-        return Session("codex", self._turns, ["main"], None, [])
+        return Session("codex", self._turns, ["main"], [])
 
     def _begin(self, payload: dict[str, Any]) -> None:
         instructions = payload.get("base_instructions") or payload.get("instructions")

@@ -76,7 +76,7 @@ def read_session(lines: Iterable[bytes], name: str, format_name: str | None = No
     session = None if reader is None else reader.session()
     if session is None or not session.turns:
         raise TraceError(name, max(number, 1), _NO_TURN if number else "the file is empty")
-    return Session(session.format_name, session.turns, session.conversations, session.ttl, notes)
+    return Session(session.format_name, session.turns, session.conversations, notes)
 
 
 def _fields_of(text: bytes, length: int, *, is_incomplete: bool) -> dict[str, Any] | None:

@@ -16,15 +16,13 @@ early, send a request to a machine without it, or look back over 20 content bloc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mini_kv.traces.sessions.layout import Layout
 from mini_kv.traces.sessions.session import Session, Turn
 
 STEP, SHORTEST = 128, 1024
 """Tokens between two ends that OpenAI's cache finds, and the shortest prefix that it finds."""
-DEFAULT_TTL = 300
-"""Seconds. Files of Codex do not say how long an entry lives."""
 
 
 @dataclass(slots=True)
@@ -34,6 +32,8 @@ class _Entry:
     end: int
     """Its number of tokens."""
     model: str
+    ttl: int
+    """Seconds that it lives."""
     used: int
     """Start of the last turn that used it, in ms."""
 
@@ -49,8 +49,8 @@ class Prediction:
     """Tokens that it would find if models shared entries."""
 
 
-def predict(session: Session, layouts: Sequence[Layout], ttl: int) -> list[Prediction]:
-    """Return the prediction for each turn. `ttl`: seconds that an entry lives."""
+def predict(session: Session, layouts: Sequence[Layout]) -> list[Prediction]:
+    """Return the prediction for each turn."""
     has_steps = session.format_name == "codex"
     entries: dict[int, list[_Entry]] = {}
     predictions = []
@@ -58,7 +58,7 @@ def predict(session: Session, layouts: Sequence[Layout], ttl: int) -> list[Predi
         own = _still_equal(entries.get(turn.conversation, []), layout.common, can_be_part=has_steps)
         found = [min(entry.end, turn.num_tokens - 1) for entry in own]
         same = [entry.model == turn.model for entry in own]
-        fresh = [turn.started - entry.used <= 1000 * ttl for entry in own]
+        fresh = [turn.started - entry.used <= 1000 * entry.ttl for entry in own]
         longest = [0, 0, 0]
         for end, is_same, is_fresh in zip(found, same, fresh, strict=True):
             end = _in_steps(end) if has_steps else end
@@ -68,7 +68,7 @@ def predict(session: Session, layouts: Sequence[Layout], ttl: int) -> list[Predi
         for entry, is_same, is_fresh in zip(own, same, fresh, strict=True):
             if is_same and is_fresh and entry.end <= longest[0]:
                 entry.used = turn.started
-        own += [_Entry(end, turn.model, turn.started) for end in _ends(turn, layout)]
+        own += [_Entry(end, turn.model, turn.ttl, turn.started) for end in _ends(turn, layout)]
         entries[turn.conversation] = own
     return predictions
 
@@ -76,7 +76,7 @@ def predict(session: Session, layouts: Sequence[Layout], ttl: int) -> list[Predi
 def _still_equal(entries: Sequence[_Entry], common: int, *, can_be_part: bool) -> list[_Entry]:
     """Return the entries whose tokens still begin the prompt, cut to the common tokens where that is possible."""
     if can_be_part:
-        return [_Entry(min(entry.end, common), entry.model, entry.used) for entry in entries]
+        return [replace(entry, end=min(entry.end, common)) for entry in entries]
     return [entry for entry in entries if entry.end <= common]
 
 

@@ -1,5 +1,7 @@
 """The result of a session in words: a row per turn, the blocks, the breaks, the waterfall, the pool."""
 
+from collections.abc import Sequence
+
 from mini_kv.traces.sessions.analysis import Analysis, TurnRow
 from mini_kv.traces.sessions.breaks import Break
 from mini_kv.traces.waterfall import Waterfall
@@ -42,10 +44,14 @@ def _beginning(analysis: Analysis, weights: str) -> list[str]:
         f"Token positions are estimates: {weights}, scaled to the counts in the file.",
         f"About {analysis.hidden_tokens:,} tokens before the first text are not in the file: the system prompt and the"
         " tools. So what is said about texts is the least that changed.",
-        f"Hosted cache: entries live {analysis.ttl:,} s, counted from the start of a turn."
+        f"Hosted cache: entries live {_seconds(analysis.ttls)}, counted from the start of a turn."
         f" Blocks: {analysis.block_size} tokens, no eviction, answers are not cached.",
     ]
     return lines + [f"{note}." for note in session.notes]
+
+
+def _seconds(numbers: Sequence[int]) -> str:
+    return " or ".join(f"{number:,} s" for number in numbers)
 
 
 def _number(number: int, noun: str) -> str:
@@ -156,11 +162,11 @@ def _pool(analysis: Analysis) -> list[str]:
     lines = [f"A pool of {num_blocks:,} blocks (one is the null block), LRU, for this session alone."]
     lines.append("The load of other sessions is not in the file. A pause alone evicts nothing from a pool.")
     lines += [f"{_capital(cause.sentence)}." for cause in analysis.causes]
-    paused = [row for row in analysis.rows if row.pause is not None and row.pause > analysis.ttl]
+    paused = [row for row in analysis.rows if row.pause is not None and row.pause > row.ttl]
     for row in paused:
         lines.append(f"After {_duration(row.pause)}, turn {row.turn}: {_cost(row, num_blocks or 0)}")
     if not paused:
-        lines.append(f"No pause was longer than {analysis.ttl:,} s.")
+        lines.append(f"No pause was longer than {_seconds(analysis.ttls)}.")
     return lines
 
 

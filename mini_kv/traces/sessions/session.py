@@ -21,6 +21,8 @@ SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
 """The kinds of parts. The words are printed."""
 
 
+DEFAULT_TTL = 300
+"""Seconds that an entry of a provider's cache lives, if the file does not say it."""
 _IMAGES = ("image", "document", "input_image", "input_file")
 _SHAPES: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
 
@@ -54,6 +56,8 @@ class Turn:
     num_written: int | None = None
     """Tokens that the provider wrote to its cache. `None`: the file does not say."""
     num_output: int = 0
+    ttl: int = DEFAULT_TTL
+    """Seconds that the entries live which this turn wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,6 @@ class Session:
     turns: Sequence[Turn]
     conversations: Sequence[str]
     """The names of the conversations: `main`, and one for each subagent."""
-    ttl: int | None
-    """Seconds that a cache entry lives, if the file says it."""
     notes: Sequence[str]
     """What was left out."""
 
