@@ -38,6 +38,7 @@ VERBS = {
     "league": Verb("eviction policies side by side on a trace", "traces.commands"),
     "curve": Verb("hit rate at every pool size, and what more memory would buy", "traces.commands"),
     "explain": Verb("why tokens of a trace were not found, one cause per row", "traces.commands"),
+    "session": Verb("where the prompt cache of a coding agent's session broke, turn by turn", "traces.commands"),
     "trace": Verb("fetch a published trace, or make one from a seed", "traces.commands"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
     "why": Verb("how long a model's blocks are, and what prompts can find at best", "traces.commands"),

@@ -8,6 +8,6 @@ cluster), `league` (compares eviction policies).
 Then the causes of lost hits: `prompt_hashes` (the cache's view of a request), `curve` (every pool size at once), `plot`
 (its drawings), `seen` (the tokens that earlier prompts had), `runs` (prompts through the manager and the scheduler),
 `plain_hits` (the hits for one group of full attention, without the manager), `waterfall` (one loss per row), `causes`
-(their names), `pair` (two prompts). `commands`: the commands.
-`small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
+(their names), `pair` (two prompts). `sessions`: the sessions of coding agents. `commands`: the commands.
+`small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`. `session-*.jsonl` are made-up sessions.
 """

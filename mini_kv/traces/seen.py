@@ -66,7 +66,7 @@ class Seen:
         return best
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     """Return the length of the common prefix of two sequences. Costs O(length), at the speed of comparing slices."""
     low, high = 0, min(len(one), len(other))
     while low < high:

@@ -115,7 +115,7 @@ def read_lines(
     """
     trace: list[Line] = []
     line = 0
-    for line, raw in enumerate(_lines_of(path, max_line_bytes), start=1):
+    for line, raw in enumerate(lines_of(path, max_line_bytes), start=1):
         try:
             if len(raw) > max_line_bytes:
                 raise ValueError(f"the line is longer than {max_line_bytes:,} bytes: a trace has one request per line")
@@ -134,7 +134,7 @@ def read_lines(
     return trace
 
 
-def _lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[bytes]:
+def lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[bytes]:
     """Yield the lines of a file, or of standard input for "-", decompressed if they are compressed with gzip.
 
     The lines are bytes, because text mode does not report the line of a byte that is not UTF-8.

@@ -1,0 +1,316 @@
+"""Causes that are planted in made-up sessions are named, with turn and token. Innocent sessions have none.
+
+A question of Claude Code has 80 tokens and an answer 40, after 3,000 tokens that the file lacks. Of Codex: 200 and 100.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker
+from mini_kv.traces.sessions.analysis import Analysis, analyse
+from mini_kv.traces.sessions.formats import read_session
+
+Planted = Callable[[], Maker]
+
+
+def analysed(made: Maker) -> Analysis:
+    return analyse(read_session(made.file(), "made-up"))
+
+
+def found(made: Maker) -> list[tuple[str, int, int]]:
+    """Return name, turn and token of each break."""
+    return [(row.broke.name, row.turn, row.broke.token) for row in analysed(made).rows if row.broke is not None]
+
+
+# Claude Code -------------------------------------------------------------------------------------------------------
+
+
+def a_pause_of_ten_minutes() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.wait(600)
+    made.turns(2)
+    return made
+
+
+def a_pause_while_another_session_keeps_the_system_prompt() -> Maker:
+    """The provider still has the 3,000 tokens of the system prompt: the break is after them."""
+    made = ClaudeCode()
+    made.turns(6)
+    made.wait(600)
+    made.provider.entries[made.model, made.head] = made.now.timestamp()
+    made.turns(2)
+    return made
+
+
+def a_compaction() -> Maker:
+    made = ClaudeCode()
+    made.turns(4)
+    made.compact(made.text(100))
+    made.turns(2)
+    return made
+
+
+def another_model() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.model = LARGE
+    made.turns(2)
+    return made
+
+
+def another_system_prompt() -> Maker:
+    """It is not in the file. No entry ends before it, so the provider reads nothing."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.change_head()
+    made.turns(2)
+    return made
+
+
+def old_thinking_is_removed() -> Maker:
+    """The thinking before the call was sent with the result: 3,000 + 80 tokens are before it."""
+    made = ClaudeCode()
+    made.turns(2, tokens=400)
+    made.user(made.text(80))
+    made.answer(thinking=made.text(500), calls=["a"])
+    made.result("a", made.text(300))
+    made.answer(text=made.text(40))
+    made.drop_thinking()
+    made.turns(2, tokens=400)
+    return made
+
+
+def a_clock_in_the_first_message() -> Maker:
+    """The texts agree up to the 16th letter, which is the 4th token: 3,000 + 4."""
+    made = ClaudeCode()
+    rest = made.text(200)
+    made.user(f"Today, about 17:04 hours{rest}")
+    made.answer(text=made.text(40))
+    made.turns(2)
+    made.begin_again(f"Today, about 17:05 hours{rest}")
+    made.turns(2)
+    return made
+
+
+def going_back_to_an_earlier_message() -> Maker:
+    """The second question is asked in other words: 3,000 + 80 + 40 tokens are before it."""
+    made = ClaudeCode()
+    made.turns(1)
+    line, num_sent = made.parent, len(made.sent)
+    assert line is not None
+    made.turns(2)
+    made.go_back(line, num_sent)
+    made.turns(2)
+    return made
+
+
+# Codex -------------------------------------------------------------------------------------------------------------
+
+
+def tools_in_another_order() -> Maker:
+    dice = Maker(5, has_steps=True)
+    made = Codex(tools=[f"{name} {dice.text(100)}" for name in ("shell-1", "patch-1", "image-1")])
+    made.turns(2)
+    made.tools = made.tools[1:] + made.tools[:1]
+    made.begin()
+    made.turns(2)
+    return made
+
+
+def another_system_prompt_in_the_file() -> Maker:
+    made = Codex(system=Maker(5, has_steps=True).text(400))
+    made.turns(2)
+    made.system = Maker(6, has_steps=True).text(500)
+    made.begin()
+    made.turns(2)
+    return made
+
+
+def a_counter_in_the_system_prompt() -> Maker:
+    made = Codex(system=f"This is request number 00001 -- {Maker(5, has_steps=True).text(400)}")
+    made.turns(2)
+    made.system = made.system.replace("00001", "00002")
+    made.begin()
+    made.turns(2)
+    return made
+
+
+def a_compaction_of_codex() -> Maker:
+    made = Codex()
+    made.turns(4)
+    made.compact(made.text(100))
+    made.turns(2)
+    return made
+
+
+def a_pause_of_codex() -> Maker:
+    made = Codex()
+    made.turns(2)
+    made.wait(600)
+    made.turns(2)
+    return made
+
+
+def another_model_of_codex() -> Maker:
+    made = Codex()
+    made.turns(2)
+    made.change_model(LARGE)
+    made.turns(2)
+    return made
+
+
+def tools_that_the_file_lacks() -> Maker:
+    """The first 1,280 tokens stay: the break is there, before the texts."""
+    made = Codex()
+    made.turns(2)
+    made.head = made.head[: 4 * 1300] + made.text(1700)
+    made.turns(2)
+    return made
+
+
+PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
+    (a_pause_of_ten_minutes, ("expired", 3, 0)),
+    (a_pause_while_another_session_keeps_the_system_prompt, ("expired", 7, 3000)),
+    (a_compaction, ("compaction", 5, 3000)),
+    (another_model, ("model", 3, 0)),
+    (another_system_prompt, ("before-the-texts", 3, 0)),
+    (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
+    (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
+    (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
+    (tools_in_another_order, ("tool-order", 3, 3002)),
+    (another_system_prompt_in_the_file, ("system-prompt", 3, 3000)),
+    (a_counter_in_the_system_prompt, ("timestamp", 3, 3006)),
+    (a_compaction_of_codex, ("compaction", 5, 3000)),
+    (a_pause_of_codex, ("expired", 3, 0)),
+    (another_model_of_codex, ("model", 3, 0)),
+    (tools_that_the_file_lacks, ("before-the-texts", 3, 1280)),
+]
+
+
+@pytest.mark.parametrize(("make", "cause"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_cause_is_named_with_its_turn_and_token(make: Planted, cause: tuple[str, int, int]):
+    assert found(make()) == [cause]
+
+
+# Innocent sessions -------------------------------------------------------------------------------------------------
+
+
+def a_long_chat() -> Maker:
+    made = ClaudeCode(7)
+    made.turns(30)
+    return made
+
+
+def a_loop_of_tools_with_thinking_that_is_kept() -> Maker:
+    made = ClaudeCode(7)
+    for number in range(6):
+        made.user(made.text(60))
+        for call in (f"{number}a", f"{number}b"):
+            made.answer(thinking=made.text(90), calls=[call])
+            made.result(call, made.text(250))
+        made.answer(text=made.text(70))
+    return made
+
+
+def subagents_between_the_turns() -> Maker:
+    made = ClaudeCode(7)
+    for name in ("a1", "a2"):
+        made.turns(2)
+        made.subagent(name, 3)
+    made.turns(2)
+    return made
+
+
+def pauses_of_four_minutes() -> Maker:
+    made = ClaudeCode(7)
+    made.turns(6, pause=240)
+    return made
+
+
+def thinking_that_was_never_sent_again() -> Maker:
+    """The provider removes the thinking of each answer before the next question: no prompt had it."""
+    made = ClaudeCode(7)
+    for _ in range(8):
+        made.user(made.text(60))
+        made.answer(thinking=made.text(200), text=made.text(70))
+        made.drop_thinking()
+    return made
+
+
+def a_resumed_session_of_codex() -> Maker:
+    made = Codex(7, system=Maker(5, has_steps=True).text(400), tools=["shell"])
+    made.turns(4)
+    made.begin()
+    made.turns(4)
+    return made
+
+
+def tools_of_codex_with_repeated_counts() -> Maker:
+    made = Codex(7)
+    for _ in range(6):
+        made.user(made.text(60))
+        made.answer(made.text(10), result=made.text(400), repeats=2)
+        made.answer(made.text(80), repeats=3)
+    return made
+
+
+INNOCENT = [
+    a_long_chat,
+    a_loop_of_tools_with_thinking_that_is_kept,
+    subagents_between_the_turns,
+    pauses_of_four_minutes,
+    thinking_that_was_never_sent_again,
+    a_resumed_session_of_codex,
+    tools_of_codex_with_repeated_counts,
+]
+
+
+@pytest.mark.parametrize("make", INNOCENT)
+def test_an_innocent_session_has_no_cause(make: Planted):
+    assert found(make()) == []
+    notes = {row.note for row in analysed(make()).rows}
+    assert notes <= {"", "first turn"}
+
+
+# What is said ------------------------------------------------------------------------------------------------------
+
+
+def test_the_message_and_the_cost_of_a_break():
+    """The provider read 0 of 3,200 known tokens. The compaction's summary is the first text."""
+    row = analysed(another_system_prompt()).rows[2]
+    assert row.broke is not None
+    assert (row.broke.message, row.broke.kind, row.broke.again) == (0, "not in the file", 3200)
+    assert row.broke.sentence == (
+        "the provider read 0 tokens although the texts in the file continue: something before them changed"
+        " (system prompt, tools, or a setting)"
+    )
+    row = analysed(a_compaction()).rows[4]
+    assert row.broke is not None
+    assert (row.broke.message, row.broke.kind, row.broke.again) == (1, "user", 180)
+
+
+def test_a_count_that_fell_within_the_texts_has_no_reason_in_the_file():
+    """The provider dropped its last entries: it reads up to the end of the first prompt."""
+    made = ClaudeCode()
+    made.turns(6, tokens=400)
+    made.provider.entries = dict(list(made.provider.entries.items())[:2])
+    made.turns(1)
+    assert found(made) == [("unknown", 7, 3400)]
+
+
+def test_more_than_predicted_is_a_note_and_no_break():
+    """An entry that lives longer, and one of another session."""
+    made = ClaudeCode()
+    made.provider.entries[made.model, made.head] = made.now.timestamp()
+    made.turns(2)
+    made.wait(600)
+    made.provider.entries = dict.fromkeys(made.provider.entries, made.now.timestamp())
+    made.turns(1)
+    assert [row.note for row in analysed(made).rows] == [
+        "first turn, and another session left an entry with the same beginning",
+        "",
+        "the entry lived longer than the time to live",
+    ]
+    assert found(made) == []

@@ -1,0 +1,125 @@
+"""The causes of broken prefixes, by name, each with the turn and the token.
+
+Some causes are visible in the texts: the prompt does not continue the prompt before. Others are not in the file. Then
+the texts continue, and the provider read fewer tokens than before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_kv.traces.readers.token_request import TokenRequest
+from mini_kv.traces.seen import LEAST_BEHIND, Behind, common_length, find_behind
+from mini_kv.traces.sessions.hosted import Prediction
+from mini_kv.traces.sessions.layout import Layout, Span
+from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
+
+COMPACTION, MODEL, THINKING_REMOVED, TIMESTAMP, TOOL_ORDER, SYSTEM_PROMPT, REWIND, EXPIRED, BEFORE, UNKNOWN = (
+    "compaction",
+    "model",
+    "thinking-removed",
+    "timestamp",
+    "tool-order",
+    "system-prompt",
+    "rewind",
+    "expired",
+    "before-the-texts",
+    "unknown",
+)
+SENTENCES = {
+    COMPACTION: "a compaction replaced the history by a summary",
+    MODEL: "the model changed, and models share no entries",
+    THINKING_REMOVED: "the provider's count fits if the old thinking was removed from the history",
+    TIMESTAMP: "a value changed (a timestamp or a counter) and the text after it is the same: put it last",
+    TOOL_ORDER: "the same tools came in another order: sort them",
+    SYSTEM_PROMPT: "the system prompt or a tool changed",
+    REWIND: "a message of the history was changed or removed, as after going back in the conversation",
+    EXPIRED: "the pause was longer than the time to live, and the provider's count fell: the entry had expired",
+    BEFORE: "the provider read {token:,} tokens although the texts in the file continue: something before them changed"
+    " (system prompt, tools, or a setting)",
+    UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
+}
+LEAST_TOKENS, LEAST_SHARE = 256, 0.05
+"""A difference to the provider's count is explained from so many tokens on, and from this share."""
+_MOST_CHARACTERS = 20_000
+"""Of two texts that differ, so much is compared after the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place where a prompt stopped being equal to the one before, or where the provider stopped reading."""
+
+    name: str
+    token: int
+    """The first token that was not found, counted from 0."""
+    message: int
+    """The text with this token, counted from 1. 0: before the first text of the file."""
+    kind: str
+    """The kind of this text."""
+    again: int
+    """Tokens of the prompt before that the provider computed again."""
+
+    @property
+    def sentence(self) -> str:
+        """The cause in words."""
+        return SENTENCES[self.name].format(token=self.token)
+
+
+def slack(num_tokens: int) -> float:
+    """Return the difference to this number of tokens that is not explained."""
+    return max(LEAST_TOKENS, LEAST_SHARE * num_tokens)
+
+
+def find_break(turn: Turn, layout: Layout, before: Turn, layout_before: Layout, prediction: Prediction) -> Break | None:
+    """Return the break between two turns of a conversation, if there is one."""
+    name = _visible(turn, layout, before, layout_before)
+    again = max(min(before.num_tokens, turn.num_tokens) - turn.num_cached, 0)
+    if name is not None:
+        token = max(layout.common, turn.num_cached) if name == THINKING_REMOVED else layout.common
+        number, kind = layout.message_at(token)
+        return Break(name, token, number, kind, again)
+    name = _hidden(turn, layout, before, prediction)
+    if name is None:
+        return None
+    token = 0 if name == MODEL else turn.num_cached
+    number, kind = layout.message_at(token)
+    return Break(name, token, number, kind, again)
+
+
+def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) -> str | None:
+    """Return the cause that the texts show."""
+    if layout.common > layout_before.num_tokens - LEAST_BEHIND:
+        return None
+    if turn.compaction != before.compaction:
+        return COMPACTION
+    kind = layout_before.spans[layout.place].part.kind
+    if layout.dropped > layout_before.dropped and kind == THINKING:
+        return THINKING_REMOVED
+    behind = _behind(layout_before.spans[layout.place :], layout.spans[layout.place :])
+    if behind.order and kind == TOOL:
+        return TOOL_ORDER
+    if behind.value:
+        return TIMESTAMP
+    return SYSTEM_PROMPT if kind in (SYSTEM, TOOL) else REWIND
+
+
+def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) -> str | None:
+    """Return the cause of a count that fell although the texts continue."""
+    longest = max(prediction.num_expired, prediction.num_other_model, prediction.num_cached)
+    if turn.num_cached >= longest - slack(longest):
+        return None
+    if turn.model != before.model:
+        return MODEL
+    if prediction.num_cached < longest - slack(longest):
+        return EXPIRED
+    return BEFORE if turn.num_cached < layout.head else UNKNOWN
+
+
+def _behind(spans: Sequence[Span], others: Sequence[Span]) -> Behind:
+    """Return the characters that both texts have after the first difference: after a value, or in another order."""
+    texts = ["".join(span.part.text for span in some) for some in (spans, others)]
+    start = max(common_length(*texts) - LEAST_BEHIND, 0)
+    cut = [tuple(map(ord, text[start : start + _MOST_CHARACTERS])) for text in texts]
+    if not all(cut):
+        return Behind()
+    mine, theirs = (TokenRequest(0, letters, 0) for letters in cut)
+    return find_behind(theirs, mine, 0)

@@ -1,0 +1,163 @@
+"""Reads session files of Codex, `~/.codex/sessions/YYYY/MM/DD/rollout-*.jsonl`.
+
+One JSON object per line: {"timestamp": "...", "type": "...", "payload": {...}}
+
+    session_meta    the session; the system prompt (base_instructions) and tools (dynamic_tools), in newer files
+    turn_context    the model
+    response_item   a message, a call, a tool's result: the history, in order
+    compacted       replaces the history, by replacement_history if there is one
+    event_msg       of type token_count: info.last_token_usage are the counts of the last answer
+
+    response_item user, response_item function_call, response_item function_call_output, event_msg token_count
+
+The count comes after the answer, and a tool's result may be before it. So the prompt of an answer ends at the first
+item since the last count that a model made. The same count may be repeated: then the totals are equal, too.
+
+Sources: github.com/openai/codex, `codex-rs/protocol/src` (lines and items), github.com/ryoppippi/ccusage (counts, and
+their repetition), both read in 2026.
+"""
+
+import json
+from typing import Any
+
+from mini_kv.traces.readers.mooncake import integer
+from mini_kv.traces.sessions.session import (
+    ANSWER,
+    CALL,
+    RESULT,
+    SYSTEM,
+    THINKING,
+    TOOL,
+    USER,
+    Part,
+    Session,
+    Turn,
+    as_text,
+    member,
+    milliseconds_of,
+)
+
+LINES = ("session_meta", "turn_context", "response_item", "compacted", "event_msg")
+"""The types of lines that are read. There are more in newer files."""
+_NOT_SENT = ("ghost_snapshot",)
+
+
+class CodexReader:
+    """Collects the turns, line by line."""
+
+    def __init__(self) -> None:
+        self._system: list[Part] = []
+        self._history: list[Part] = []
+        self._prompt: tuple[int, int, int] | None = None
+        """Of the answer that has no count yet: its line, the length of its prompt, the time of its last input."""
+        self._last_input = 0
+        self._model = "unknown"
+        self._compaction = 0
+        self._totals: dict[str, Any] = {}
+        self._turns: list[Turn] = []
+
+    def add(self, number: int, fields: dict[str, Any]) -> None:
+        """Read a line. Raises `ValueError` with the problem."""
+        kind = fields.get("type")
+        payload = member(fields, "payload", dict)
+        if kind not in LINES:
+            return
+        if payload is None:
+            raise ValueError("payload is missing")
+        time = milliseconds_of(fields)
+        self._last_input = self._last_input or time
+        if kind == "session_meta":
+            self._begin(payload)
+        elif kind == "turn_context":
+            self._model = str(payload.get("model") or self._model)
+        elif kind == "response_item":
+            self._item(number, time, payload)
+        elif kind == "compacted":
+            self._compact(number, payload)
+        elif payload.get("type") == "token_count":
+            self._count(number, member(payload, "info", dict))
+
+    def session(self) -> Session:
+        """Return the turns that have counts."""
+        return Session("codex", self._turns, ["main"], [])
+
+    def _begin(self, payload: dict[str, Any]) -> None:
+        instructions = payload.get("base_instructions") or payload.get("instructions")
+        if isinstance(instructions, dict):
+            instructions = instructions.get("text")
+        tools = member(payload, "dynamic_tools", list) or []
+        system = [Part(TOOL, json.dumps(tool, ensure_ascii=False)) for tool in tools]
+        if isinstance(instructions, str) and instructions:
+            system.append(Part(SYSTEM, instructions))
+        self._system = system or self._system
+
+    def _item(self, number: int, time: int, payload: dict[str, Any]) -> None:
+        part, is_of_model = _read_item(payload)
+        if part is None:
+            return
+        if is_of_model and self._prompt is None:
+            self._prompt = (number, len(self._history), self._last_input)
+        if not is_of_model:
+            self._last_input = time
+        self._history.append(part)
+
+    def _compact(self, number: int, payload: dict[str, Any]) -> None:
+        """Replace the history, as the line says. Without a replacement the user's texts and a summary remain."""
+        items = member(payload, "replacement_history", list)
+        if items is None:
+            kept = [part for part in self._history if part.kind == USER]
+            self._history = [*kept, Part(USER, str(payload.get("message") or ""))]
+        else:
+            read = [_read_item(item)[0] for item in items if isinstance(item, dict)]
+            self._history = [part for part in read if part is not None]
+        self._compaction, self._prompt = number, None
+
+    def _count(self, number: int, info: dict[str, Any] | None) -> None:
+        """Take the counts of an answer, unless the line repeats those of the last one."""
+        if info is None:
+            return
+        totals = member(info, "total_token_usage", dict) or {}
+        usage = member(info, "last_token_usage", dict)
+        if totals and totals == self._totals:
+            return
+        if usage is None:
+            usage = {name: value - (self._totals.get(name) or 0) for name, value in _integers(totals).items()}
+        self._totals = totals
+        for name in ("input_tokens", "cached_input_tokens", "output_tokens"):
+            if usage.get(name) is not None:
+                integer(usage, name, 0)
+        num_tokens, num_cached = usage.get("input_tokens") or 0, usage.get("cached_input_tokens") or 0
+        if num_cached > num_tokens:
+            raise ValueError(f"cached_input_tokens is {num_cached}, more than the {num_tokens} input_tokens")
+        line, length, started = self._prompt or (number, len(self._history), self._last_input)
+        self._prompt = None
+        if num_tokens == 0:  # an estimate after a compaction
+            return
+        parts = [*self._system, *self._history[:length]]
+        turn = Turn(line, 0, started, self._model, parts, self._compaction, num_tokens, num_cached)
+        turn.num_output = usage.get("output_tokens") or 0
+        self._turns.append(turn)
+
+
+def _integers(totals: dict[str, Any]) -> dict[str, int]:
+    """Return the totals. Raises `ValueError` if one is not a count."""
+    return {name: integer(totals, name, 0) for name in totals if name.endswith("tokens")}
+
+
+def _read_item(payload: dict[str, Any]) -> tuple[Part | None, bool]:
+    """Return the text of an item, and whether a model made it."""
+    kind = str(payload.get("type"))
+    if kind in _NOT_SENT:
+        return None, False
+    if kind == "message":
+        is_answer = payload.get("role") == "assistant"
+        return Part(ANSWER if is_answer else USER, as_text(payload.get("content"))), is_answer
+    if kind == "reasoning":
+        texts = (payload.get("encrypted_content"), payload.get("content"), payload.get("summary"))
+        return Part(THINKING, next((as_text(text) for text in texts if text), "")), True
+    if kind.endswith("_output"):
+        return Part(RESULT, as_text(payload.get("output"))), False
+    if kind.endswith("_call"):
+        what = payload.get("arguments") or payload.get("input") or payload.get("action")
+        return Part(CALL, f"{payload.get('name') or kind} {as_text(what)}"), True
+    return Part(USER, as_text(payload.get("encrypted_content") or payload)), False

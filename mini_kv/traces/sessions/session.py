@@ -1,0 +1,110 @@
+"""A session of a coding agent: its turns in order, each with the texts of its prompt and the provider's counts."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from mini_kv.traces.readers.mooncake import quote
+
+SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
+    "system prompt",
+    "tool",
+    "user",
+    "tool result",
+    "answer",
+    "thinking",
+    "tool call",
+)
+"""The kinds of parts. The words are printed."""
+
+
+DEFAULT_TTL = 300
+"""Seconds that an entry of a provider's cache lives, if the file does not say it."""
+_IMAGES = ("image", "document", "input_image", "input_file")
+_SHAPES: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+
+
+class Part(NamedTuple):
+    """A text of a prompt, such as a tool's result. The text is never printed unless the reader of the file asks."""
+
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call of the model."""
+
+    line: int
+    """Line of the file where the answer, or its count, begins."""
+    conversation: int
+    """Index into `Session.conversations`."""
+    started: int
+    """Time of the last input before the answer, in ms since 1970."""
+    model: str
+    parts: Sequence[Part]
+    """The texts of the prompt, as far as the file has them."""
+    compaction: int = 0
+    """Line of the last compaction in this history. 0: there was none."""
+    num_tokens: int = 0
+    """Tokens of the prompt, as the provider counted them."""
+    num_cached: int = 0
+    """Tokens that the provider read from its cache."""
+    num_written: int | None = None
+    """Tokens that the provider wrote to its cache. `None`: the file does not say."""
+    num_output: int = 0
+    ttl: int = DEFAULT_TTL
+    """Seconds that the entries live which this turn wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The turns of a file, in its order."""
+
+    format_name: str
+    turns: Sequence[Turn]
+    conversations: Sequence[str]
+    """The names of the conversations: `main`, and one for each subagent."""
+    notes: Sequence[str]
+    """What was left out."""
+
+
+def milliseconds_of(fields: dict[str, Any]) -> int:
+    """Return the line's timestamp in ms since 1970. Raises `ValueError` if it is missing or not a time."""
+    value = fields.get("timestamp")
+    try:
+        if not isinstance(value, str):
+            raise ValueError
+        return round(1000 * datetime.fromisoformat(value).timestamp())
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"timestamp is {quote(value)}: it must be a time such as 2026-01-31T17:04:00.000Z") from None
+
+
+def as_text(content: Any) -> str:
+    """Return the text of a message's content. An image is replaced by its digest: its length says nothing of tokens."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(map(as_text, content))
+    if isinstance(content, dict):
+        if isinstance(content.get("text"), str):
+            return str(content["text"])
+        if content.get("type") in _IMAGES:
+            return f"image {sha256(json.dumps(content).encode()).hexdigest()}"
+    return json.dumps(content, ensure_ascii=False)
+
+
+def member(fields: dict[str, Any], name: str, kind: type) -> Any:
+    """Return the member of this name, or `None` if there is none. Raises `ValueError` if it has another type."""
+    value = fields.get(name)
+    if value is not None and type(value) is not kind:  # the value itself may be private
+        raise ValueError(f"{name} is {_shape(type(value))}: it must be {_shape(kind)}")
+    return value
+
+
+def _shape(kind: type) -> str:
+    """Return a type in JSON's words."""
+    return _SHAPES.get(kind, "a number")
