@@ -16,11 +16,9 @@ from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py", "play_page.py", "finale_page.py")
+_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py", "play_page.py", "finale_page.py", "session_page.py")
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/strict_json.py", "mini_kv/tests/skips.py")
 PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
-_OF_TRACES = ("__init__", "runs", "prompt_hashes", "readers/__init__", "readers/mooncake", "readers/token_request")
-"""Modules of mini_kv.traces that `why` imports, beside the command itself."""
 _OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")
 _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
 """Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
@@ -38,9 +36,9 @@ def course() -> Files:
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
         paths += [path for path in (_REPO / "mini_kv" / package).rglob("*.py") if path.parent.name != "grading"]
-    paths += [
-        _REPO / f"mini_kv/traces/{name}.py" for name in (*_OF_TRACES, "commands/__init__", "commands/why_command")
-    ]
+    paths += [path for path in (_REPO / "mini_kv/traces").rglob("*.py") if path.parent.name != "commands"]
+    paths += [_REPO / f"mini_kv/traces/commands/{name}.py" for name in ("__init__", "why_command")]
+    paths += _REPO.glob("mini_kv/traces/session-*.jsonl")
     paths += [_REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *(f"engine/{name}" for name in _OF_ENGINE))]
     paths += [_REPO / f"mini_kv/engine/{model}/{name}.json" for model in MODELS for name in ("config", "tokenizer")]
     paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
@@ -106,6 +104,7 @@ def library() -> Files:
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
     importlib.import_module("finale_page").run("0", "{}", lambda run, state: None)
+    importlib.import_module("session_page").run('{"example": "codex"}', "", lambda words, state: None)
     importlib.import_module("puzzle_page").look("twins", [])
     importlib.import_module("plan_page").answer('{"model": "qwen-3.5-4b", "prompt-tokens": "480"}')
     archive = "/lib/python314.zip/"

@@ -15,7 +15,7 @@ kv-instrument  Python that ends with an instrument of `mini_kv.lessons.instrumen
             shares the names of `kv-python`
 kv-output   one `mini-kv ...` command: the command, and what it printed
 
-Fences with modules of their own: `lab`, `puzzles`, `plan`, `play`, `claims`, `finale`.
+Fences with modules of their own: `lab`, `puzzles`, `plan`, `play`, `claims`, `finale`, `session`.
 """
 
 import functools

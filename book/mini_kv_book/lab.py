@@ -28,6 +28,7 @@ SCRIPTS = (
     "kv_play.js",
     "kv_claims.js",
     "kv_finale.js",
+    "kv_session.js",
     "kv_planes.js",
     "kv_runner.js",
     "kv_gpu.js",

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from mini_kv_book.policy import with_policy
 
 NAME = "whole.html"
-LEFT_OUT = ("api/", "teach/kill-matrix/", "play/", "puzzles/", "true-or-false/", "finale/", "fit/")
+LEFT_OUT = ("api/", "teach/kill-matrix/", "play/", "puzzles/", "true-or-false/", "finale/", "session/", "fit/")
 """Pages that are left out, because readers look things up or play there."""
 
 ARTICLE = re.compile(r'<article class="md-content__inner md-typeset">(.*?)</article>', re.DOTALL)

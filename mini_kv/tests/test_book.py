@@ -101,6 +101,7 @@ CHECKS = {
     "kv-planes": wrong_play,
     "kv-claims": wrong_claims,
     "kv-finale": lambda body: body and "it has no fields",
+    "kv-session": lambda body: body and "it has no fields",
 }
 
 
@@ -125,7 +126,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play" | "kv-planes" | "kv-claims" | "kv-finale":
+            case "kv-plan" | "kv-play" | "kv-planes" | "kv-claims" | "kv-finale" | "kv-session":
                 return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"

@@ -1,0 +1,139 @@
+"""A session file in the page, in a real browser: the examples, a file of one's own, a wrong file, a pool."""
+
+import gzip
+import importlib
+
+import pytest
+
+from mini_kv.traces.sessions.formats import example_path
+
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def site(write_site, megabytes):
+    """A page with the element, made by the book's fence, and one without Python."""
+    fence = importlib.import_module("mini_kv_book.session")
+    return write_site("Your agent's session", index=fence.element(megabytes), bare=fence.element(None))
+
+
+@pytest.fixture
+def show(site, serve, open_page):
+    """A function that opens the page."""
+
+    def shown(**options):
+        page = open_page(f"{serve(site)}/index.html", **options)
+        page.get_by_role("button", name="Example: Codex").wait_for()
+        return page
+
+    return shown
+
+
+def example(page, name="Claude Code"):
+    """Show an example, and return the page's first sentence about it."""
+    page.get_by_role("button", name=f"Example: {name}").click()
+    page.locator("kv-session .turn").first.wait_for(timeout=60_000)
+    return page.locator("kv-session .sum").inner_text()
+
+
+def rows(page):
+    """Return the names of the turns, as a screen reader says them."""
+    controls = page.locator("kv-session .turn")
+    return [controls.nth(index).get_attribute("aria-label") for index in range(controls.count())]
+
+
+def detail(page):
+    return page.locator("kv-session .detail").inner_text()
+
+
+def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
+    page = show()
+    assert example(page).startswith("68.6 % of 76,980 prompt tokens were read from the provider's cache.")
+    assert rows(page)[9:13] == [
+        "Turn 10: 0 of 4,970 tokens read, after 15 min, expired",
+        "Turn 11: 4,970 of 5,210 tokens read",
+        "Turn 12: 5,210 of 5,450 tokens read",
+        "Turn 13: 0 of 5,630 tokens read, before-the-texts",
+    ]
+    assert "The entry expired in a pause, at token 0" in detail(page)
+    causes = page.get_by_role("region", name="What broke").get_by_role("listitem").all_inner_texts()
+    assert [cause.partition(" ")[2].partition(",")[0] for cause in causes] == [
+        "10 The entry expired in a pause",
+        "13 Something before the texts changed",
+        "15 Another model",
+        "17 The history was compacted",
+    ]
+
+
+def test_the_arrow_keys_walk_through_the_turns(show):
+    page = show()
+    example(page)
+    page.locator("kv-session .turn[aria-current]").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    assert detail(page).startswith("Turn 13")
+    page.keyboard.press("Home")
+    assert detail(page).startswith("Turn 1 ")
+    page.get_by_role("button", name="Turn 17", exact=True).click()
+    assert detail(page).startswith("Turn 17")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_ones_own_is_read_and_nothing_is_sent(show, packed):
+    page = show()
+    content = example_path("codex").read_bytes()
+    sent = []
+    example(page)
+    page.on("request", lambda request: sent.append(request.url))
+    name = "rollout.jsonl.gz" if packed else "rollout.jsonl"
+    data = gzip.compress(content) if packed else content
+    page.locator("kv-session input[type=file]").set_input_files(
+        {"name": name, "mimeType": "application/octet-stream", "buffer": data}
+    )
+    page.wait_for_function(
+        "() => document.querySelector('kv-session').shadowRoot.querySelector('.detail').textContent.includes('Turn')"
+        " && !document.querySelector('kv-session').shadowRoot.querySelector('.rows').textContent.includes('subagent')"
+    )
+    assert sent == []
+
+
+def test_a_wrong_file_ends_in_a_sentence_with_its_line(show):
+    page = show()
+    page.locator("kv-session input[type=file]").set_input_files(
+        {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello\n"}
+    )
+    status = page.locator("kv-session p[role=status]")
+    status.get_by_text("notes.txt:1: not JSON").wait_for(timeout=60_000)
+    assert not page.locator("kv-session .result").is_visible()
+
+
+def test_a_pool_for_several_sessions_finds_less_when_it_is_small(show):
+    page = show()
+    example(page)
+    page.get_by_role("button", name="Draw the curve").click()
+    found = page.locator("kv-session .found")
+    found.get_by_text("blocks of 16 tokens find").wait_for(timeout=60_000)
+    pool = page.get_by_role("slider", name="Blocks in the pool")
+    pool.fill("0")
+    assert found.inner_text().startswith("381 blocks of 16 tokens find 54.5 %")
+    pool.fill("100")
+    assert "find 81.6 % of what is asked. A pool without an end finds 81.6 %." in found.inner_text()
+    page.get_by_role("button", name="Compare policies").click()
+    page.get_by_role("rowheader", name="Belady, who knows the future").wait_for(timeout=120_000)
+
+
+def test_without_python_the_page_says_how_to_read_a_file_in_a_terminal(site, serve, open_page):
+    page = open_page(f"{serve(site)}/bare.html")
+    assert "mini-kv session example" in page.locator("kv-session").inner_text()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_a_phone_and_can_be_read(show, axe, dark):
+    page = show(dark=dark, **PHONE)
+    example(page)
+    page.get_by_role("button", name="Draw the curve").click()
+    page.locator("kv-session .curve svg").wait_for(timeout=60_000)
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    assert axe(page) == []
