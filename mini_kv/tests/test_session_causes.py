@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker
+from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker, RoughCounts
 from mini_kv.traces.sessions.analysis import Analysis, analyse
 from mini_kv.traces.sessions.formats import read_session
 
@@ -272,6 +272,36 @@ def test_an_innocent_session_has_no_cause(make: Planted):
     assert found(make()) == []
     notes = {row.note for row in analysed(make()).rows}
     assert notes <= {"", "first turn"}
+
+
+def a_day_with_rough_counts(seed: int, *, keeps_thinking: bool) -> Maker:
+    """Return questions of all lengths, each with up to six calls of tools. Half of the answers have thinking."""
+    made = RoughCounts(seed)
+    dice = made.dice
+    for number in range(12):
+        made.user(made.text(dice.randint(5, 200)))
+        for call in range(dice.randint(0, 6)):
+            made.answer(thinking=dice.choice(["", made.text(dice.randint(80, 600))]), calls=[f"{number} {call}"])
+            made.result(f"{number} {call}", made.text(dice.randint(10, 3000)))
+            made.wait(dice.randint(1, 20))
+        made.answer(thinking=dice.choice(["", made.text(dice.randint(20, 400))]), text=made.text(100))
+        if not keeps_thinking:
+            made.drop_thinking()
+        made.wait(dice.randint(5, 200))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_that_do_not_follow_the_letters_name_no_cause(seed: int):
+    assert found(a_day_with_rough_counts(seed, keeps_thinking=True)) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thinking_that_is_removed_is_found_in_rough_counts(seed: int):
+    """Nearly always. A break that is not named so has no other name."""
+    names = [name for name, _, _ in found(a_day_with_rough_counts(seed, keeps_thinking=False))]
+    assert set(names) <= {"thinking-removed", "unknown"}
+    assert names.count("thinking-removed") >= 0.8 * len(names) > 0
 
 
 # What is said ------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_a_subagent_evicts_blocks_of_the_main_conversation_from_a_small_pool():
 @pytest.mark.parametrize("format_name", EXAMPLES)
 def test_a_pool_of_the_needed_blocks_finds_all_and_a_smaller_one_does_not(format_name: str):
     session = read_session_file("example", format_name)
-    for row in analyse(session, num_blocks=1000).rows:
+    for row in analyse(session, num_blocks=1000).rows[::4]:
         assert row.needed is not None
         if not row.blocks:
             continue
