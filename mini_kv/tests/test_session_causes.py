@@ -106,6 +106,21 @@ def going_back_to_an_earlier_message() -> Maker:
     return made
 
 
+def eleven_calls_in_one_answer() -> Maker:
+    """22 texts are added. The provider looks back over 20, and finds the system prompt's entry alone."""
+    made = ClaudeCode()
+    made.turns(3, tokens=200)
+    made.user(made.text(80))
+    made.answer(calls=[f"{number}" for number in range(11)])
+    first = made.number - 10
+    for number in range(11):
+        made.result(f"{number}", made.text(50), parent=f"00000000-0000-4000-8000-{first + number:012}")
+    made.provider.entries = {(made.model, made.head): made.now.timestamp()}
+    made.answer(text=made.text(40))
+    made.turns(1)
+    return made
+
+
 # Codex -------------------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +194,7 @@ PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
     (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
     (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
+    (eleven_calls_in_one_answer, ("lookback", 5, 3000)),
     (tools_in_another_order, ("tool-order", 3, 3002)),
     (another_system_prompt_in_the_file, ("system-prompt", 3, 3000)),
     (a_counter_in_the_system_prompt, ("timestamp", 3, 3006)),

@@ -55,7 +55,7 @@ def test_an_answer_in_several_lines_is_one_turn_and_both_results_are_in_the_prom
 
 
 def test_a_subagent_is_another_conversation_and_a_long_pause_empties_the_cache():
-    """A pool evicts nothing in a pause, if nothing else runs. A hosted cache forgets after five minutes."""
+    """A pool evicts nothing in a pause, if nothing else runs. Entries of a hosted cache expire after five minutes."""
     made = ClaudeCode()
     made.turns(1)
     made.subagent("a1", 2)  # its system prompt has 1,500 tokens

@@ -101,7 +101,8 @@ def _drawing(analysis: Analysis) -> list[str]:
         "",
     ]
     for row in analysis.rows:
-        ends = [_signs(count, size * per_sign) for count in (row.cached, max(row.known, row.cached), row.tokens)]
+        common = min(max(row.common, row.cached), row.tokens)
+        ends = [_signs(count, size * per_sign) for count in (row.cached, common, row.tokens)]
         signs = "#" * ends[0] + "x" * (ends[1] - ends[0]) + "+" * (ends[2] - ends[1])
         lines.append(f"{row.turn:>4} [{signs}]")
     return lines
@@ -171,9 +172,9 @@ def _pool(analysis: Analysis) -> list[str]:
 
 
 def _cost(row: TurnRow, num_blocks: int) -> str:
-    at_provider = max(row.known - row.cached, 0)
+    at_provider = max(row.common - row.cached, 0)
     if row.pool is None:
-        return f"the prompt is larger than the pool. The provider computed {at_provider:,} known tokens again."
-    cost = f"the pool computed {row.blocks - row.pool:,} known tokens again, the provider {at_provider:,}."
+        return f"the prompt is larger than the pool. The provider computed {at_provider:,} tokens of the turn before again."
+    cost = f"the pool computed {row.blocks - row.pool:,} tokens of the turn before again, the provider {at_provider:,}."
     room = num_blocks - (row.needed or 0)
     return cost if room < 0 else f"{cost} Other sessions may fill {room:,} blocks before it finds less."
