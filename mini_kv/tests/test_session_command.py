@@ -55,7 +55,7 @@ def test_a_pool_tells_what_a_pause_cost_and_what_is_not_known(capsys: pytest.Cap
     start = lines.index("A pool of 400 blocks (one is the null block), LRU, for this session alone.")
     assert lines[start + 1 :] == [
         "The load of other sessions is not in the file. A pause alone evicts nothing from a pool.",
-        "After 15 min, turn 10: the pool computed 0 tokens of the turn before again, the provider 4,750. Other sessions may fill 102"
+        "After 15 min, turn 10: the pool computed 0 old tokens again, the provider 4,750. Other sessions may fill 102"
         " blocks before it finds less.",
     ]
     assert main(["session", "example", "--num-blocks", "200", "--ttl", "1h"]) == 0

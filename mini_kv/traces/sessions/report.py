@@ -174,7 +174,7 @@ def _pool(analysis: Analysis) -> list[str]:
 def _cost(row: TurnRow, num_blocks: int) -> str:
     at_provider = max(row.common - row.cached, 0)
     if row.pool is None:
-        return f"the prompt is larger than the pool. The provider computed {at_provider:,} tokens of the turn before again."
-    cost = f"the pool computed {row.blocks - row.pool:,} tokens of the turn before again, the provider {at_provider:,}."
+        return f"the prompt is larger than the pool. The provider computed {at_provider:,} old tokens again."
+    cost = f"the pool computed {row.blocks - row.pool:,} old tokens again, the provider {at_provider:,}."
     room = num_blocks - (row.needed or 0)
     return cost if room < 0 else f"{cost} Other sessions may fill {room:,} blocks before it finds less."
