@@ -9,6 +9,7 @@ from mini_kv.traces.waterfall import Waterfall
 _WIDTH = 40
 """Most signs of a row of blocks."""
 _LABELS = {
+    ("never", False): "new, or after a break, or less than a block",
     ("server", False): "fewer at the provider",
     ("server", True): "more at the provider",
     ("observed", False): "tokens that the provider read",
@@ -147,11 +148,11 @@ def _texts(analysis: Analysis) -> list[str]:
 
 def _waterfall(waterfall: Waterfall) -> list[str]:
     total = waterfall.tokens("prompt")
-    width = max(len(row.label) for row in waterfall.rows) + 2
+    labels = [_LABELS.get((row.name, row.tokens < 0), row.label) for row in waterfall.rows]
+    width = max(map(len, labels)) + 2
     lines = [f"All turns in blocks of {waterfall.setup.hash_block_size} tokens:", ""]
-    for row in waterfall.rows:
+    for row, label in zip(waterfall.rows, labels, strict=True):
         if row.is_total or row.tokens:
-            label = _LABELS.get((row.name, row.tokens < 0), row.label)
             label = label if row.is_total else f"  - {label}"
             lines.append(f"{label:<{width + 4}}{row.tokens:>15,} {100 * row.tokens / total:7.2f} %")
     return lines
