@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+from mini_kv.traces.seen import common_length
 from mini_kv.traces.sessions.formats import example_path
 
 HEAD = 3000
@@ -34,14 +36,6 @@ def words(dice: random.Random, num_tokens: int) -> str:
     return text[: 4 * num_tokens]
 
 
-def common(one: str, other: str) -> int:
-    """Return the number of equal letters at the beginning."""
-    for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-        if mine != theirs:
-            return index
-    return min(len(one), len(other))
-
-
 @dataclass
 class Provider:
     """A cache of prompts, each with the model and the time of its last use."""
@@ -55,7 +49,7 @@ class Provider:
         for (name, text), used in self.entries.items():
             if name != model or now - used > TTL:
                 continue
-            equal = common(text, prompt) // 4
+            equal = common_length(text, prompt) // 4
             if self.has_steps:
                 equal = min(equal, len(prompt) // 4 - 1) // 128 * 128 if equal >= 1024 else 0
             elif equal < len(text) // 4:
@@ -106,6 +100,9 @@ class Maker:
 class ClaudeCode(Maker):
     """A session of Claude Code: the main conversation, and subagents."""
 
+    fresh = 0
+    """Tokens of a prompt that are neither read nor written."""
+
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed, has_steps=False)
         self.parent: str | None = None
@@ -135,12 +132,15 @@ class ClaudeCode(Maker):
         content = [{"type": "tool_result", "tool_use_id": call, "content": text}]
         return self.line("user", parent or self.parent, message={"role": "user", "content": content})
 
+    def read(self, prompt: Sequence[str]) -> tuple[int, int]:
+        """Return the tokens of a prompt, and those that the provider finds."""
+        text = self.head + "".join(prompt)
+        return len(text) // 4, self.provider.read(self.model, self.head, text, self.now.timestamp())
+
     def answer(self, *, thinking: str = "", text: str = "", calls: Sequence[str] = ()) -> list[str]:
         """Call the model, and write its answer, one line per block. Return the lines' uuids."""
-        prompt = self.head + "".join(text for _, text in self.sent)
-        num_tokens = len(prompt) // 4
-        cached = self.provider.read(self.model, self.head, prompt, self.now.timestamp())
-        written = num_tokens - cached
+        num_tokens, cached = self.read([text for _, text in self.sent])
+        written = num_tokens - cached - self.fresh
         self.wait(4)
         blocks: list[dict[str, Any]] = []
         if thinking:
@@ -154,7 +154,7 @@ class ClaudeCode(Maker):
             blocks.append({"type": "tool_use", "id": call, "name": "Bash", "input": tool})
             self.sent.append(("call", f"Bash {json.dumps(tool)}"))  # 52 letters: 13 tokens
         usage = {
-            "input_tokens": 0,
+            "input_tokens": self.fresh,
             "cache_creation_input_tokens": written,
             "cache_read_input_tokens": cached,
             "output_tokens": 10,
@@ -206,6 +206,36 @@ class ClaudeCode(Maker):
         self.turns(number)
         self.agent = None
         self.parent, self.sent, self.head = kept
+
+
+class RoughCounts(ClaudeCode):
+    """A session of Claude Code whose provider has another number of letters per token in each text.
+
+    Each message has six tokens more than its text, and three tokens of a prompt are neither read nor written, as in
+    files of today.
+    """
+
+    fresh = 3
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.used: dict[tuple[str, ...], float] = {}
+        """The cached prefixes, and when they were last used."""
+
+    def tokens(self, texts: Sequence[str]) -> int:
+        """Return the provider's count: 0.6 to 1.4 tokens for four letters."""
+        rates = (0.6 + 0.8 * (crc32(text.encode()) % 1000) / 1000 for text in texts)
+        return sum(round(len(text) / 4 * rate) + 6 for text, rate in zip(texts, rates, strict=True))
+
+    def read(self, prompt: Sequence[str]) -> tuple[int, int]:
+        """Return the tokens of a prompt, and those that are found."""
+        now = self.now.timestamp()
+        texts = (self.head, *prompt)
+        found = [key for key, used in self.used.items() if texts[: len(key)] == key and now - used <= TTL]
+        longest = max(found, key=len, default=())
+        for key in (*found, texts[:1], texts):
+            self.used[key] = now
+        return self.tokens(texts) + self.fresh, self.tokens(longest)
 
 
 class Codex(Maker):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker
+from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker, RoughCounts
 from mini_kv.traces.sessions.analysis import Analysis, analyse
 from mini_kv.traces.sessions.formats import read_session
 
@@ -106,6 +106,21 @@ def going_back_to_an_earlier_message() -> Maker:
     return made
 
 
+def eleven_calls_in_one_answer() -> Maker:
+    """22 texts are added. The provider looks back over 20, and finds the system prompt's entry alone."""
+    made = ClaudeCode()
+    made.turns(3, tokens=200)
+    made.user(made.text(80))
+    made.answer(calls=[f"{number}" for number in range(11)])
+    first = made.number - 10
+    for number in range(11):
+        made.result(f"{number}", made.text(50), parent=f"00000000-0000-4000-8000-{first + number:012}")
+    made.provider.entries = {(made.model, made.head): made.now.timestamp()}
+    made.answer(text=made.text(40))
+    made.turns(1)
+    return made
+
+
 # Codex -------------------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +194,7 @@ PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
     (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
     (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
+    (eleven_calls_in_one_answer, ("lookback", 5, 3000)),
     (tools_in_another_order, ("tool-order", 3, 3002)),
     (another_system_prompt_in_the_file, ("system-prompt", 3, 3000)),
     (a_counter_in_the_system_prompt, ("timestamp", 3, 3006)),
@@ -272,6 +288,36 @@ def test_an_innocent_session_has_no_cause(make: Planted):
     assert found(make()) == []
     notes = {row.note for row in analysed(make()).rows}
     assert notes <= {"", "first turn"}
+
+
+def a_day_with_rough_counts(seed: int, *, keeps_thinking: bool) -> Maker:
+    """Return questions of all lengths, each with up to six calls of tools. Half of the answers have thinking."""
+    made = RoughCounts(seed)
+    dice = made.dice
+    for number in range(12):
+        made.user(made.text(dice.randint(5, 200)))
+        for call in range(dice.randint(0, 6)):
+            made.answer(thinking=dice.choice(["", made.text(dice.randint(80, 600))]), calls=[f"{number} {call}"])
+            made.result(f"{number} {call}", made.text(dice.randint(10, 3000)))
+            made.wait(dice.randint(1, 20))
+        made.answer(thinking=dice.choice(["", made.text(dice.randint(20, 400))]), text=made.text(100))
+        if not keeps_thinking:
+            made.drop_thinking()
+        made.wait(dice.randint(5, 200))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_that_do_not_follow_the_letters_name_no_cause(seed: int):
+    assert found(a_day_with_rough_counts(seed, keeps_thinking=True)) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thinking_that_is_removed_is_found_in_rough_counts(seed: int):
+    """Nearly always. A break that is not named so has no other name."""
+    names = [name for name, _, _ in found(a_day_with_rough_counts(seed, keeps_thinking=False))]
+    assert set(names) <= {"thinking-removed", "unknown"}
+    assert names.count("thinking-removed") >= 0.8 * len(names) > 0
 
 
 # What is said ------------------------------------------------------------------------------------------------------

@@ -45,7 +45,14 @@ def test_the_example_of_codex_names_tools_and_a_clock(capsys: pytest.CaptureFixt
         "Turn 13, token 3,260, in text 5 (system prompt): timestamp.",
         "Turn 15, token 3,962, in text 6 (user): compaction.",
     ]
-    assert "tokens that the provider read                       70,400   74.57 %" in out
+    assert out.splitlines()[-6:] == [
+        "all prompt tokens                                         94,403  100.00 %",
+        "  - new, or after a break, or less than a block           16,387   17.36 %",
+        "began an earlier prompt                                   78,016   82.64 %",
+        "hits if nothing were evicted                              78,016   82.64 %",
+        "  - fewer at the provider                                  7,616    8.07 %",
+        "tokens that the provider read                             70,400   74.57 %",
+    ]
 
 
 def test_a_pool_tells_what_a_pause_cost_and_what_is_not_known(capsys: pytest.CaptureFixture[str]):
@@ -55,7 +62,7 @@ def test_a_pool_tells_what_a_pause_cost_and_what_is_not_known(capsys: pytest.Cap
     start = lines.index("A pool of 400 blocks (one is the null block), LRU, for this session alone.")
     assert lines[start + 1 :] == [
         "The load of other sessions is not in the file. A pause alone evicts nothing from a pool.",
-        "After 15 min, turn 10: the pool computed 0 known tokens again, the provider 4,750. Other sessions may fill 102"
+        "After 15 min, turn 10: the pool computed 0 old tokens again, the provider 4,750. Other sessions may fill 102"
         " blocks before it finds less.",
     ]
     assert main(["session", "example", "--num-blocks", "200", "--ttl", "1h"]) == 0

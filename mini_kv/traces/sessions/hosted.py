@@ -10,9 +10,9 @@
     time to live    counted from the start of the last turn that used the entry
     model           models share no entries
 
-Sources: platform.claude.com/docs/en/build-with-claude/prompt-caching and
+Sources: platform.claude.com/docs/en/build-with-claude/prompt-caching, code.claude.com/docs/en/prompt-caching and
 developers.openai.com/api/docs/guides/prompt-caching, read in 2026. Not modelled: that a provider may drop an entry
-early, send a request to a machine without it, or look back over 20 content blocks only.
+early, send a request to a machine without it, or look back over 20 content blocks only. `breaks` names the last one.
 """
 
 from collections.abc import Sequence

@@ -9,6 +9,7 @@ from mini_kv.traces.waterfall import Waterfall
 _WIDTH = 40
 """Most signs of a row of blocks."""
 _LABELS = {
+    ("never", False): "new, or after a break, or less than a block",
     ("server", False): "fewer at the provider",
     ("server", True): "more at the provider",
     ("observed", False): "tokens that the provider read",
@@ -101,7 +102,8 @@ def _drawing(analysis: Analysis) -> list[str]:
         "",
     ]
     for row in analysis.rows:
-        ends = [_signs(count, size * per_sign) for count in (row.cached, max(row.known, row.cached), row.tokens)]
+        common = min(max(row.common, row.cached), row.tokens)
+        ends = [_signs(count, size * per_sign) for count in (row.cached, common, row.tokens)]
         signs = "#" * ends[0] + "x" * (ends[1] - ends[0]) + "+" * (ends[2] - ends[1])
         lines.append(f"{row.turn:>4} [{signs}]")
     return lines
@@ -146,11 +148,11 @@ def _texts(analysis: Analysis) -> list[str]:
 
 def _waterfall(waterfall: Waterfall) -> list[str]:
     total = waterfall.tokens("prompt")
-    width = max(len(row.label) for row in waterfall.rows) + 2
+    labels = [_LABELS.get((row.name, row.tokens < 0), row.label) for row in waterfall.rows]
+    width = max(map(len, labels)) + 2
     lines = [f"All turns in blocks of {waterfall.setup.hash_block_size} tokens:", ""]
-    for row in waterfall.rows:
+    for row, label in zip(waterfall.rows, labels, strict=True):
         if row.is_total or row.tokens:
-            label = _LABELS.get((row.name, row.tokens < 0), row.label)
             label = label if row.is_total else f"  - {label}"
             lines.append(f"{label:<{width + 4}}{row.tokens:>15,} {100 * row.tokens / total:7.2f} %")
     return lines
@@ -171,9 +173,9 @@ def _pool(analysis: Analysis) -> list[str]:
 
 
 def _cost(row: TurnRow, num_blocks: int) -> str:
-    at_provider = max(row.known - row.cached, 0)
+    at_provider = max(row.common - row.cached, 0)
     if row.pool is None:
-        return f"the prompt is larger than the pool. The provider computed {at_provider:,} known tokens again."
-    cost = f"the pool computed {row.blocks - row.pool:,} known tokens again, the provider {at_provider:,}."
+        return f"the prompt is larger than the pool. The provider computed {at_provider:,} old tokens again."
+    cost = f"the pool computed {row.blocks - row.pool:,} old tokens again, the provider {at_provider:,}."
     room = num_blocks - (row.needed or 0)
     return cost if room < 0 else f"{cost} Other sessions may fill {room:,} blocks before it finds less."
