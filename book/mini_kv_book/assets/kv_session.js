@@ -19,6 +19,7 @@ const CAUSES = {
   "system-prompt": "The system prompt or a tool changed",
   rewind: "A message was changed or removed",
   expired: "The entry expired in a pause",
+  lookback: "More texts were added than the provider looks back over",
   "before-the-texts": "Something before the texts changed",
   unknown: "The file does not say why",
 };
@@ -273,7 +274,7 @@ class KvSession extends HTMLElement {
 
   #drawPolicies(standings) {
     this.standings = standings;
-    this.#say("The policies are drawn as points. Belady's is the most that any policy can find.");
+    this.#say("The line is LRU. The bars are Belady's, the most that any policy can find.");
     this.#plot();
     this.#mark();
   }
@@ -300,7 +301,6 @@ class KvSession extends HTMLElement {
     for (const { policy, num_blocks, hit_tokens } of this.standings) {
       const [px, py] = [x(num_blocks), y(hit_tokens)];
       if (policy === "belady") parts.push(svg("path", { d: `M${px - 6} ${py}H${px + 6}`, class: "belady" }));
-      else if (policy !== "lru") parts.push(svg("circle", { cx: px, cy: py, r: 3.5, class: policy }));
     }
     this.marker = svg("line", { y1: 20, y2: 170, class: "marker" });
     const drawing = svg("svg", { viewBox: "0 0 600 195", role: "img", "aria-label": `Tokens found by pool size, from ${points[0][0]} to ${points.at(-1)[0]} blocks` }, ...parts, this.marker);
@@ -396,10 +396,9 @@ summary { cursor: pointer }
 .grid { stroke: var(--line); stroke-width: 1 }
 .marker { stroke: var(--accent); stroke-width: 1.5; stroke-dasharray: 4 3 }
 .belady { stroke: var(--fg); stroke-width: 3 }
-circle { fill: none; stroke: light-dark(#a03400, #ffab7a); stroke-width: 1.5 }
 .wide { display: flex; gap: .6em; max-width: 640px }
 .wide input { flex: 1 }
 input[type=range] { width: 11em; padding: 0; accent-color: var(--accent) }
-@media (max-width: 600px) { .turn { grid-template-columns: 2em minmax(0, 1fr) minmax(0, 6em) } }`;
+@media (max-width: 600px) { .curve svg { font-size: 19px } .turn { grid-template-columns: 2em minmax(0, 1fr) minmax(0, 6em) } }`;
 
 customElements.define("kv-session", KvSession);
