@@ -9,5 +9,6 @@ Then the causes of lost hits: `prompt_hashes` (the cache's view of a request), `
 (its drawings), `seen` (the tokens that earlier prompts had), `runs` (prompts through the manager and the scheduler),
 `plain_hits` (the hits for one group of full attention, without the manager), `waterfall` (one loss per row), `causes`
 (their names), `pair` (two prompts). `commands`: the commands.
-`small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
+`small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`. `agents.sha256` holds the digests of the
+sessions that `published` fetches.
 """

@@ -57,6 +57,8 @@ class TraceRequest:
     """A number for each block of the prompt, the partial last one included."""
     block_size: int = BLOCK_SIZE
     """Tokens per block. It is the same for all requests of a trace."""
+    session_id: str = ""
+    """The session that sent the request, in formats with sessions."""
 
     @property
     def num_blocks(self) -> int:
@@ -156,7 +158,7 @@ def _lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[byt
 def format_request(request: TraceRequest) -> str:
     """Return the request, of blocks of 512 tokens, as a line of a trace, without the line's end."""
     fields = asdict(request)
-    del fields["block_size"]
+    del fields["block_size"], fields["session_id"]
     return json.dumps(fields)
 
 
