@@ -22,6 +22,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
+from mini_kv.policy.eviction import EvictionPolicy, Hint
 from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 
 SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
@@ -142,6 +143,7 @@ def replay(
         else:
             request = Request(str(index), num_tokens=entry.input_length, block_hashes=names[index])
             num_hits = _admit(kv, request, running, concurrency)
+            _give_hint(kv, request, entry)
             share = _group_of(num_hits, entry.input_length)
             found[share] = _with_one_more(found[share], entry.input_length, num_hits)
             full_blocks += entry.num_full_blocks
@@ -196,6 +198,15 @@ def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concur
     request.num_computed_tokens = request.num_tokens
     running.append(request)
     return num_hit_tokens
+
+
+def _give_hint(kv: KVCacheManager, request: Request, entry: TraceRequest) -> None:
+    """Tell a policy when the request's session is expected again, if the trace says that."""
+    queue = kv.block_pool.free_block_queue
+    if isinstance(queue, EvictionPolicy) and entry.expected_pause is not None:
+        (blocks,) = kv.get_blocks(request.request_id).blocks
+        hint = Hint(entry.session_id, entry.timestamp, entry.expected_pause)
+        queue.record_hint(hint, blocks[: entry.num_full_blocks])
 
 
 def _group_of(num_hits: int, num_tokens: int) -> str:

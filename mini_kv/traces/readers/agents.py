@@ -10,6 +10,7 @@ A session is one JSON object on one line. Its file has that line alone. Lines of
     t               seconds since the session began; of a subagent's request, since the subagent began
     in, out         tokens of the prompt and of the answer
     hash_ids        a number for each full block of the prompt; a partial last block has none
+    stop            why the answer ended: tool_use, so a tool runs now, or end_turn, so the user is next; optional
     hash_id_scope   local: a number has a meaning in its session only; global: in all sessions with this scope
 
 All sessions begin at time 0, and their requests are ordered by time. Times of the recording are kept: a request is not
@@ -29,6 +30,10 @@ from mini_kv.traces.readers.mooncake import TraceRequest, check_integers, intege
 _MAX_SECONDS = 10**12
 """Largest time in a file: 30,000 years."""
 _MAX_TOKENS = 10**15
+EXPECTED_PAUSES = {"tool_use": 17_000, "end_turn": 221_000}
+"""Median times in ms from a request to the session's next one, by `stop`, in 710 of the published sessions."""
+_OTHER_PAUSE = 18_000
+"""The median of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,8 @@ def _request_in(entry: Mapping[str, Any], seconds: float, block_size: int) -> Tr
     if not isinstance(hash_ids, list):
         raise ValueError(f"hash_ids is {quote(hash_ids)}: it must be a list")
     check_integers(hash_ids, "hash_ids")
-    request = TraceRequest(round(1000 * seconds), *lengths, tuple(hash_ids), block_size)
+    pause = EXPECTED_PAUSES.get(str(entry.get("stop")), _OTHER_PAUSE)
+    request = TraceRequest(round(1000 * seconds), *lengths, tuple(hash_ids), block_size, expected_pause=pause)
     if len(hash_ids) != request.num_full_blocks:
         blocks = f"{request.num_full_blocks} full blocks of {block_size}"
         raise ValueError(f"hash_ids has {len(hash_ids)} ids, but a prompt of {lengths[0]} tokens has {blocks}")
