@@ -108,6 +108,6 @@ def test_addresses_are_pinned_and_the_command_knows_them(capsys: pytest.CaptureF
         for file in one.files:
             assert any(len(part) == 40 and set(part) <= set("0123456789abcdef") for part in file.address.split("/"))
             assert len(file.sha256) == 64
-    assert len({file.address for file in PUBLISHED["agents"].files}) == 40
+    assert len({file.address for file in PUBLISHED["agents"].files}) == 20
     assert main(["trace", "fetch", "conversation", "--to", str(tmp_path / "no folder" / "file")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv trace: [Errno 2]")

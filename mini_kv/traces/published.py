@@ -40,9 +40,9 @@ _AGENTS_REVISION = "94f6046dfd9c0c8bc0cdb24a5aa6579bac8669bf"
 
 
 def agent_sessions() -> tuple[PublishedFile, ...]:
-    """Return the 40 sessions of `agents.sha256`, a random sample of the published sessions of at most 4 MiB.
+    """Return the 20 sessions of `agents.sha256`, a random sample of the published sessions of at most 4 MiB.
 
-    These are 710 of the 739 files. The names are `sorted(random.Random(0).sample(sorted(names), 40))`.
+    These are 710 of the 739 files. The names are `sorted(random.Random(0).sample(sorted(names), 20))`.
     """
     lines = Path(__file__).with_name("agents.sha256").read_text(encoding="utf-8").splitlines()
     files = []
@@ -65,7 +65,7 @@ PUBLISHED = {
     ),
     "agents": Published(
         agent_sessions(),
-        "40 sessions of coding agents, 2,422 requests, 20 MB: a random sample of 710 published ones",
+        "20 sessions of coding agents, 1,501 requests, 13 MB: a random sample of 710 published ones",
         "Apache-2.0, github.com/callanjfox/kv-cache-tester",
     ),
 }

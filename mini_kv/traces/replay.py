@@ -109,6 +109,7 @@ def replay(
     concurrency: int = 1,
     parts: KVCacheParts | None = None,
     on_progress: Callable[[int], None] | None = None,
+    on_admitted: Callable[[TraceRequest, int], None] | None = None,
 ) -> ReplayReport:
     """Send a trace through a `KVCacheManager`, by the rules above, and return the hits and counts.
 
@@ -118,6 +119,7 @@ def replay(
         concurrency: the most requests that hold their blocks at once.
         parts: parts that replace the engine's own, such as a policy's queue or an observer's blocks.
         on_progress: called after each request with the number of requests done.
+        on_admitted: called after each admitted request with the request and its hit in tokens.
 
     Raises `ConfigError` if `num_blocks` is below 2 or `concurrency` below 1. Costs O(blocks of all prompts).
     """
@@ -148,6 +150,8 @@ def replay(
             found[share] = _with_one_more(found[share], entry.input_length, num_hits)
             full_blocks += entry.num_full_blocks
             peak_held_blocks = max(peak_held_blocks, _num_held(kv.block_pool))
+            if on_admitted is not None:
+                on_admitted(entry, num_hits)
         if on_progress is not None:
             on_progress(index + 1)
 
