@@ -143,6 +143,6 @@ def test_the_league_compares_with_the_first_policy_by_session(
     told = capsys.readouterr().out.splitlines()[8:]
     assert told[0] == "points more than lru, and the 95 % interval over 3 sessions, seed 0"
     assert told[2].split() == ["6", "9"]
-    assert told[3].split() == "belady +40.40 (+24.24 to +48.48) +0.00 (+0.00 to +0.00)".split()
+    assert told[3].split() == ["belady", "+40.40", "(+24.24", "to", "+48.48)", "+0.00", "(+0.00", "to", "+0.00)"]
     assert run(SMALL, "--num-blocks", "50", "--intervals", "0") == 2
     assert capsys.readouterr().err.startswith("mini-kv league: --intervals needs a trace with several sessions")
