@@ -56,5 +56,5 @@ def test_every_figure_of_the_agents_chapter_is_in_its_record() -> None:
         assert said in AGENTS
     assert 0.31 < (best - lru) / (100 - lru) < 0.36
     for size, found in rates["lru"].items():
-        assert all(rates[policy][size] < found + 0.001 for policy in POLICIES)
+        assert all(rates[policy][size] < found + 0.002 for policy in POLICIES)
         assert found < rates["expected-return"][size] < rates[BELADY][size]
