@@ -28,7 +28,7 @@ SESSION: dict[str, Any] = {
     "requests": [
         {"t": 0.0, "type": "n", "in": 128, "out": 86, "hash_ids": [1, 2], "stop": "tool_use"},
         SUBAGENT,
-        {"t": 31.25, "type": "s", "in": 290, "out": 40, "hash_ids": [1, 2, 4, 5]},
+        {"t": 31.25, "type": "s", "in": 290, "out": 40, "hash_ids": [1, 2, 4, 5], "stop": "end_turn"},
     ],
 }
 FIRST, LAST = SESSION["requests"][0], SESSION["requests"][2]
@@ -47,11 +47,11 @@ def write(folder: Path, *sessions: dict[str, Any]) -> Path:
 
 
 def test_the_file_of_one_session_is_a_trace(tmp_path: Path) -> None:
-    """Times in ms, subagents in between, and a number of its own for each partial last block."""
+    """Times in ms, subagents in between, a number of its own for each partial last block, and the expected pauses."""
     assert read_requests(write(tmp_path, SESSION)) == [
-        TraceRequest(0, 128, 86, (0, 1), 64, "one"),
-        TraceRequest(11_500, 70, 12, (2, 3), 64, "one"),
-        TraceRequest(31_250, 290, 40, (0, 1, 4, 5, 6), 64, "one"),
+        TraceRequest(0, 128, 86, (0, 1), 64, "one", 17_000),
+        TraceRequest(11_500, 70, 12, (2, 3), 64, "one", 18_000),
+        TraceRequest(31_250, 290, 40, (0, 1, 4, 5, 6), 64, "one", 221_000),
     ]
 
 
