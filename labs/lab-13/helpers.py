@@ -221,7 +221,7 @@ class Row:
 
 
 def board(lab: LabUnderTest, policy: type[Any]) -> list[Row]:
-    """Play the five workloads; return words found, of 100: by LRU, by the policy, and by one that knows the future."""
+    """Play the six workloads; return words found, of 100: by LRU, by the policy, and by one that knows the future."""
     rows = []
     for name in WORKLOADS:
         prompts = workload(name)

@@ -74,7 +74,7 @@ class LFU(EvictionPolicy):
 
 
 class Hybrid(EvictionPolicy):
-    """Yours: any rule that keeps to what an `EvictionPolicy` may do and finds more than LRU on two of five workloads.
+    """Yours: any rule that keeps to what an `EvictionPolicy` may do and finds more than LRU on two of six workloads.
 
     What you may use: the calls, their order, counters, the size of the pool (`self.num_blocks`), and what a block's
     `block_hash` says about equality. What you may not: the order of hashes or of a set, a clock, chance without a fixed

@@ -224,13 +224,13 @@ def test_hybrid_does_the_same_again(lab: LabUnderTest) -> None:
     lab.expect("the run with w, x, y, z for a, b, c, d", runs[0], runs[2], "a block hash says what is equal, no more")
 
 
-@points(4, "Hybrid.victim", stage="adversary", why="on which of the five is the ceiling far above LRU?")
+@points(4, "Hybrid.victim", stage="adversary", why="on which of the six is the ceiling far above LRU?")
 def test_hybrid_beats_lru_on_a_workload(lab: LabUnderTest) -> None:
-    """The board: five workloads, LRU beside it, and the ceiling that no policy passes."""
+    """The board: six workloads, LRU beside it, and the ceiling that no policy passes."""
     beats_lru(lab, 1)
 
 
-@points(6, "Hybrid.victim", stage="adversary", why="which of the five workloads suit your rule?")
+@points(6, "Hybrid.victim", stage="adversary", why="which of the six workloads suit your rule?")
 def test_hybrid_beats_lru_on_two_workloads(lab: LabUnderTest) -> None:
     """The same board. What helps on one workload often costs on another."""
     beats_lru(lab, 2)

@@ -1,4 +1,4 @@
-"""The arena of lab-13: five workloads, and the hits of a policy on each.
+"""The arena of lab-13: six workloads, and the hits of a policy on each.
 
 A prompt is a list of words, and a word fills a block. Each workload is made from a seed, so all policies get the same
 requests. A request ends before the next one arrives.
@@ -8,12 +8,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.policy.belady import belady
 from mini_kv.policy.eviction import Policy, parts_of
+from mini_kv.traces.agent_sessions import Lengths
+from mini_kv.traces.agent_sessions import agent_sessions as requests_of_sessions
 
 NUM_BLOCKS = 60
 """Blocks of every arena's pool, without the null block."""
@@ -73,12 +76,20 @@ def agents(rng: random.Random) -> list[Words]:
     return prompts
 
 
+def agent_sessions(rng: random.Random) -> list[Words]:
+    """Eight sessions of coding agents that grow with each request, with pauses: seconds for a tool, more for a user."""
+    words = Lengths(tools=3, subagent_tools=2, task=2, answer=1, result=1, longest_growth=3, limit=16, summary=3)
+    requests = requests_of_sessions(rng, words, vocabulary=10**9)
+    return [list(request.token_ids) for request in islice(requests, 400)]
+
+
 WORKLOADS: dict[str, Callable[[random.Random], list[Words]]] = {
     "chat": chat,
     "passers-by": passers_by,
     "round-robin": round_robin,
     "fashions": fashions,
     "agents": agents,
+    "agent sessions": agent_sessions,
 }
 """The workloads by name. No policy is best on all of them."""
 

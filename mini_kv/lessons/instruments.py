@@ -335,15 +335,23 @@ def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
     return Instrument("The hits of a pool, and the upper bound", (control,), draw, (WIDTH, 220))
 
 
-def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str = "belady") -> Instrument:
+def policies_by_size(
+    hit_rates: Mapping[str, Mapping[int, float]],
+    ceiling: str = "belady",
+    *,
+    most: float = 0.4,
+    start: int = 5000,
+    title: str = "Eight policies, one hour of traffic",
+) -> Instrument:
     """Return a chart over the pool's size: a line per eviction policy, one of them highlighted.
 
     `hit_rates[policy][num_blocks]`: hit tokens as a share of the prompt tokens. All policies have the same sizes. The
-    others are compared with the first. `ceiling` names the policy that is the upper bound.
+    others are compared with the first. `ceiling` names the policy that is the upper bound, `most` the
+    highest share drawn, `start` the size shown first.
     """
     policies = [policy for policy in hit_rates if policy != ceiling]
     sizes = list(hit_rates[ceiling])
-    left, top, width, height, most = 34, 8, 370, 190, 0.4
+    left, top, width, height = 34, 8, 370, 190
 
     def place(at: int, share: float) -> tuple[float, float]:
         return left + width * at / (len(sizes) - 1), top + height * (1 - share / most)
@@ -378,9 +386,9 @@ def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str 
 
     controls = (
         Control("policy", policies, start=policies.index("seen-twice"), choice=True),
-        Control("blocks", numbers(*sizes), start=sizes.index(5000)),
+        Control("blocks", numbers(*sizes), start=sizes.index(start)),
     )
-    return Instrument("Eight policies, one hour of traffic", controls, draw, (WIDTH, 220))
+    return Instrument(title, controls, draw, (WIDTH, 220))
 
 
 def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:

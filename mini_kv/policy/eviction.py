@@ -12,6 +12,7 @@ others under every policy. A policy never sees them.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
@@ -20,6 +21,17 @@ from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 from mini_kv.core.free_blocks import FreeBlocks, QueueFactory
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.parts import KVCacheParts
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What the server knows of a session besides its blocks. Times are in ms, those of the trace."""
+
+    session_id: str
+    now: int
+    """When the session's request arrived."""
+    expected_pause: int
+    """Time from this request to the session's next one, as expected from the way its answer ended."""
 
 
 class EvictionPolicy:
@@ -56,6 +68,9 @@ class EvictionPolicy:
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
         """Record blocks that have just got their hash. The first is block number `position` of its prompt."""
+
+    def record_hint(self, hint: Hint, blocks: Sequence[KVCacheBlock]) -> None:
+        """Record a hint for the blocks of a request, from head to tail, before they are free. Called by `replay`."""
 
     @property
     def num_free_blocks(self) -> int:

@@ -99,7 +99,7 @@ def test_the_first_line_says_which_format(write: Write) -> None:
         (
             '{"id": 7}',
             "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body, chat_id,"
-            ' hash_ids, event, levelname: {"id": 7}',
+            ' hash_ids, event, levelname, requests: {"id": 7}',
         ),
     ],
 )
@@ -109,8 +109,8 @@ def test_what_is_in_no_format_is_refused(write: Write, content: str, problem: st
 
 
 READ = (
-    "which is not read; read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, token_ids,"
-    " prompt, or messages), and logs of vLLM and SGLang"
+    "which is not read; read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, requests as"
+    " an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
 )
 
 

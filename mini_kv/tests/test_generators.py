@@ -17,10 +17,11 @@ DIGESTS = {
     "chat": "e9cd476c",
     "system-prompts": "0ebde932",
     "agents": "e0acc851",
+    "agent-sessions": "fd838a50",
     "rag": "f2bd4ad9",
     "coding": "60cf9f71",
 }
-FOUND = {"chat": 87, "system-prompts": 92, "agents": 91, "rag": 54, "coding": 76}
+FOUND = {"chat": 87, "system-prompts": 92, "agents": 91, "agent-sessions": 96, "rag": 54, "coding": 76}
 
 
 def digest(kind: str, seed: int = 0) -> str:

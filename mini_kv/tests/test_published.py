@@ -10,13 +10,14 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.published import PUBLISHED, Published, fetch
+from mini_kv.traces.published import PUBLISHED, Published, PublishedFile, fetch
 
 CONTENT = b'{"timestamp": 0}\n' * 20_000
+LINE = b'{"requests": []}'
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Serves the file, another one, one that breaks off, and nothing."""
+    """Serves the file, another one, one that breaks off, one of a single line, and nothing."""
 
     def do_GET(self) -> None:
         """Answer by the path."""
@@ -24,9 +25,9 @@ class Answers(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(200)
-        self.send_header("Content-Length", str(len(CONTENT)))
+        self.send_header("Content-Length", str(len(LINE if self.path == "/line" else CONTENT)))
         self.end_headers()
-        content = {"/other": CONTENT[::-1], "/short": CONTENT[:5000], "/longer": CONTENT + CONTENT}
+        content = {"/other": CONTENT[::-1], "/short": CONTENT[:5000], "/longer": CONTENT + CONTENT, "/line": LINE}
         self.wfile.write(content.get(self.path, CONTENT))
 
     def log_message(self, format: str, *args: object) -> None:
@@ -45,9 +46,14 @@ def address() -> Iterator[str]:
     thread.join()
 
 
-def published(address: str) -> Published:
-    """Return the file as if it had been published there."""
-    return Published(address, hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "a test", "none")
+def published(*addresses: str) -> Published:
+    """Return the files as if they had been published there."""
+    contents = [LINE if address.endswith("/line") else CONTENT for address in addresses]
+    files = [
+        PublishedFile(address, hashlib.sha256(content).hexdigest(), len(content))
+        for address, content in zip(addresses, contents, strict=True)
+    ]
+    return Published(tuple(files), "a test", "none")
 
 
 def test_the_published_file_is_taken(address: str, tmp_path: Path) -> None:
@@ -56,6 +62,17 @@ def test_the_published_file_is_taken(address: str, tmp_path: Path) -> None:
     target.write_text("an old one")
     fetch(published(f"{address}/file"), target)
     assert target.read_bytes() == CONTENT
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_files_of_one_line_become_the_lines_of_one_file(address: str, tmp_path: Path) -> None:
+    """In their order, or not at all: a second file that is not there leaves nothing behind."""
+    target = tmp_path / "trace.jsonl"
+    with pytest.raises(ConfigError, match="/missing cannot be reached: Not Found"):
+        fetch(published(f"{address}/line", f"{address}/missing"), target)
+    assert list(tmp_path.iterdir()) == []
+    fetch(published(f"{address}/line", f"{address}/line"), target)
+    assert target.read_bytes() == LINE + b"\n" + LINE + b"\n"
     assert list(tmp_path.iterdir()) == [target]
 
 
@@ -87,7 +104,10 @@ def test_without_a_network_there_is_one_sentence(tmp_path: Path) -> None:
 def test_addresses_are_pinned_and_the_command_knows_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A revision of 40 digits, a digest of 64; and a folder that is not there is said in one line."""
     for one in PUBLISHED.values():
-        assert any(len(part) == 40 and set(part) <= set("0123456789abcdef") for part in one.address.split("/"))
-        assert len(one.sha256) == 64 and one.licence
+        assert one.licence
+        for file in one.files:
+            assert any(len(part) == 40 and set(part) <= set("0123456789abcdef") for part in file.address.split("/"))
+            assert len(file.sha256) == 64
+    assert len({file.address for file in PUBLISHED["agents"].files}) == 20
     assert main(["trace", "fetch", "conversation", "--to", str(tmp_path / "no folder" / "file")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv trace: [Errno 2]")

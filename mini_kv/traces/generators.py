@@ -1,9 +1,10 @@
-"""Makes traffic of five kinds from a seed. The kinds differ in the parts that prompts share.
+"""Makes traffic of six kinds from a seed. The kinds differ in the parts that prompts share.
 
     chat              [system][turn 1][answer][turn 2] ...          many users; each turn repeats all before it
     system-prompts    [one of few long beginnings][question]        many products behind one model
     agents            [tools][task][step][result][step] ...         a task's steps come close together
     rag               [system][documents, in the order found][question]
+    agent-sessions    the same with pauses, subagents and rewritten histories: see `mini_kv.traces.agent_sessions`
     coding            [file as it is now][cursor]                   the same file again and again, changed in one place
 
 Tokens are numbers. Equal texts are equal numbers, and a cache sees no more of them. None of this traffic is real: it is
@@ -12,10 +13,12 @@ for experiments and tests.
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeAlias
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.traces.agent_sessions import agent_sessions
 from mini_kv.traces.readers.token_request import TokenRequest
 
 Tokens: TypeAlias = tuple[int, ...]
@@ -23,7 +26,7 @@ _VOCABULARY = 100_000
 
 
 def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
-    """Return this number of requests, about ten per second. The same arguments give the same trace, anywhere.
+    """Return this number of requests. The same arguments give the same trace, anywhere.
 
     Raises `ConfigError` for an unknown kind, or for less than one request.
     """
@@ -31,14 +34,7 @@ def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
         raise ConfigError(f"there is no traffic of the kind {kind!r}; there are {', '.join(KINDS)}")
     if num_requests < 1:
         raise ConfigError(f"--num-requests is {num_requests}, it must be at least 1")
-    rng = random.Random(f"{kind} {seed}")
-    next_prompt = KINDS[kind](rng)
-    clock, trace = 0.0, []
-    for _ in range(num_requests):
-        clock += rng.expovariate(10.0)
-        prompt, num_answer_tokens = next_prompt()
-        trace.append(TokenRequest(round(1000 * clock), prompt, num_answer_tokens))
-    return trace
+    return list(islice(KINDS[kind](random.Random(f"{kind} {seed}")), num_requests))
 
 
 def format_tokens(request: TokenRequest) -> str:
@@ -127,11 +123,29 @@ def _coding(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
     return next_prompt
 
 
-KINDS: dict[str, Callable[[random.Random], Callable[[], tuple[Tokens, int]]]] = {
-    "chat": _chat,
-    "system-prompts": _system_prompts,
-    "agents": _agents,
-    "rag": _rag,
-    "coding": _coding,
+Requests: TypeAlias = Callable[[random.Random], Iterator[TokenRequest]]
+
+
+def _ten_per_second(kind: Callable[[random.Random], Callable[[], tuple[Tokens, int]]]) -> Requests:
+    """Return the function that sends the prompts of a kind at random times, about ten per second."""
+
+    def requests(rng: random.Random) -> Iterator[TokenRequest]:
+        next_prompt = kind(rng)
+        clock = 0.0
+        while True:
+            clock += rng.expovariate(10.0)
+            prompt, num_answer_tokens = next_prompt()
+            yield TokenRequest(round(1000 * clock), prompt, num_answer_tokens)
+
+    return requests
+
+
+KINDS: dict[str, Requests] = {
+    "chat": _ten_per_second(_chat),
+    "system-prompts": _ten_per_second(_system_prompts),
+    "agents": _ten_per_second(_agents),
+    "agent-sessions": agent_sessions,
+    "rag": _ten_per_second(_rag),
+    "coding": _ten_per_second(_coding),
 }
 """By name."""

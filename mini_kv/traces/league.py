@@ -4,14 +4,15 @@ Every number is a replay through the real cache manager, so it includes the engi
 token that is always computed, the partial block. The policy of the last row knows the future and is an upper bound.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.belady import belady
 from mini_kv.policy.catalogue import find_policy
 from mini_kv.policy.eviction import Policy, parts_of
 from mini_kv.traces.cells import run_cells
+from mini_kv.traces.intervals import SessionHits
 from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 from mini_kv.traces.replay import ReplayReport, replay
 
@@ -27,6 +28,8 @@ class Standing:
     num_blocks: int
     """Size of the pool, the null block included."""
     report: ReplayReport
+    sessions: Mapping[str, SessionHits] = field(default_factory=dict)
+    """The result by session. Requests without a session count as one."""
 
 
 def league(
@@ -55,8 +58,7 @@ def league(
         if policy != BELADY:
             find_policy(policy)
     cells = [(policy, size) for policy in policies for size in sizes]
-    reports = run_cells(_replay, trace, cells, jobs=jobs, dask=dask, on_progress=on_progress)
-    return [Standing(policy, size, report) for (policy, size), report in zip(cells, reports, strict=True)]
+    return run_cells(_replay, trace, cells, jobs=jobs, dask=dask, on_progress=on_progress)
 
 
 def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
@@ -70,9 +72,18 @@ def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
     return sorted({round(smallest * ratio**i) for i in range(count)})
 
 
-def _replay(trace: Sequence[TraceRequest], cell: tuple[str, int]) -> ReplayReport:
+def _replay(trace: Sequence[TraceRequest], cell: tuple[str, int]) -> Standing:
     policy, size = cell
-    return replay(trace, size, parts=parts_of(_policy(trace, policy, size)))
+    sessions: dict[str, SessionHits] = {}
+
+    def count(entry: TraceRequest, num_hits: int) -> None:
+        so_far = sessions.get(entry.session_id, SessionHits(0, 0))
+        sessions[entry.session_id] = SessionHits(
+            so_far.prompt_tokens + entry.input_length, so_far.hit_tokens + num_hits
+        )
+
+    report = replay(trace, size, parts=parts_of(_policy(trace, policy, size)), on_admitted=count)
+    return Standing(policy, size, report, sessions)
 
 
 def _policy(trace: Sequence[TraceRequest], name: str, size: int) -> Policy:

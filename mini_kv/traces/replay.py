@@ -22,6 +22,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
+from mini_kv.policy.eviction import EvictionPolicy, Hint
 from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 
 SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
@@ -108,6 +109,7 @@ def replay(
     concurrency: int = 1,
     parts: KVCacheParts | None = None,
     on_progress: Callable[[int], None] | None = None,
+    on_admitted: Callable[[TraceRequest, int], None] | None = None,
 ) -> ReplayReport:
     """Send a trace through a `KVCacheManager`, by the rules above, and return the hits and counts.
 
@@ -117,6 +119,7 @@ def replay(
         concurrency: the most requests that hold their blocks at once.
         parts: parts that replace the engine's own, such as a policy's queue or an observer's blocks.
         on_progress: called after each request with the number of requests done.
+        on_admitted: called after each admitted request with the request and its hit in tokens.
 
     Raises `ConfigError` if `num_blocks` is below 2 or `concurrency` below 1. Costs O(blocks of all prompts).
     """
@@ -142,10 +145,13 @@ def replay(
         else:
             request = Request(str(index), num_tokens=entry.input_length, block_hashes=names[index])
             num_hits = _admit(kv, request, running, concurrency)
+            _give_hint(kv, request, entry)
             share = _group_of(num_hits, entry.input_length)
             found[share] = _with_one_more(found[share], entry.input_length, num_hits)
             full_blocks += entry.num_full_blocks
             peak_held_blocks = max(peak_held_blocks, _num_held(kv.block_pool))
+            if on_admitted is not None:
+                on_admitted(entry, num_hits)
         if on_progress is not None:
             on_progress(index + 1)
 
@@ -196,6 +202,15 @@ def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concur
     request.num_computed_tokens = request.num_tokens
     running.append(request)
     return num_hit_tokens
+
+
+def _give_hint(kv: KVCacheManager, request: Request, entry: TraceRequest) -> None:
+    """Tell a policy when the request's session is expected again, if the trace says that."""
+    queue = kv.block_pool.free_block_queue
+    if isinstance(queue, EvictionPolicy) and entry.expected_pause is not None:
+        (blocks,) = kv.get_blocks(request.request_id).blocks
+        hint = Hint(entry.session_id, entry.timestamp, entry.expected_pause)
+        queue.record_hint(hint, blocks[: entry.num_full_blocks])
 
 
 def _group_of(num_hits: int, num_tokens: int) -> str:

@@ -13,6 +13,7 @@ from mini_kv.policy.catalogue import POLICIES, find_policy
 from mini_kv.policy.eviction import parts_of
 from mini_kv.traces.commands.league_command import add_arguments, format_table
 from mini_kv.traces.commands.league_command import run as run_league
+from mini_kv.traces.intervals import Interval, SessionHits, compare
 from mini_kv.traces.league import BELADY, Standing, default_sizes, league
 from mini_kv.traces.readers.mooncake import read_trace
 from mini_kv.traces.replay import replay
@@ -118,3 +119,30 @@ def test_sizes_go_from_the_longest_prompt_to_all() -> None:
     assert sizes[-1] == 2 + replay(trace).distinct_blocks
     with pytest.raises(ConfigError):
         league(trace, [100], ["none"])
+
+
+def test_an_interval_is_drawn_from_the_sessions() -> None:
+    """Two sessions gain 10 and 30 points. A draw of two has one of them twice in half of the cases."""
+    base = {"a": SessionHits(100, 50), "b": SessionHits(100, 50)}
+    policy = {"a": SessionHits(100, 60), "b": SessionHits(100, 80)}
+    assert compare(policy, base, 0) == Interval(20.0, 10.0, 30.0)
+    assert compare(base, base, 0) == Interval(0.0, 0.0, 0.0)
+    same = {"a": SessionHits(100, 60), "b": SessionHits(300, 180)}
+    assert compare(same, {name: SessionHits(n, n // 2) for name, (n, _) in same.items()}, 7) == Interval(10, 10, 10)
+
+
+def test_the_league_compares_with_the_first_policy_by_session(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three sessions take turns in a pool for two: LRU finds nothing. A trace without sessions has no intervals."""
+    path = tmp_path / "agents.jsonl"
+    asked = [{"t": 10 * turn, "in": 33, "out": 1, "hash_ids": [1, 2]} for turn in range(4)]
+    sessions = [{"id": name, "block_size": 16, "requests": asked} for name in "abc"]
+    path.write_text("\n".join(map(json.dumps, sessions)), encoding="utf-8")
+    assert run(str(path), "--num-blocks", "6", "9", "--policy", "lru", "--jobs", "1", "--intervals", "0") == 0
+    told = capsys.readouterr().out.splitlines()[8:]
+    assert told[0] == "points more than lru, and the 95 % interval over 3 sessions, seed 0"
+    assert told[2].split() == ["6", "9"]
+    assert told[3].split() == ["belady", "+40.40", "(+24.24", "to", "+48.48)", "+0.00", "(+0.00", "to", "+0.00)"]
+    assert run(SMALL, "--num-blocks", "50", "--intervals", "0") == 2
+    assert capsys.readouterr().err.startswith("mini-kv league: --intervals needs a trace with several sessions")

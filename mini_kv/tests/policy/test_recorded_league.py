@@ -1,6 +1,6 @@
 """What *who should go* says of the real trace is what was recorded of it."""
 
-from mini_kv_book.league import PATH, as_markdown, load, percent
+from mini_kv_book.league import as_markdown, hit_rates, load, percent
 from mini_kv_book.places import ROOT
 
 from mini_kv.policy.catalogue import POLICIES
@@ -35,4 +35,26 @@ def test_the_table_has_every_policy_and_marks_the_best() -> None:
     assert [row.split(" | ")[0].strip("| ") for row in rows[2:11]] == [*POLICIES, BELADY]
     assert sum(row.count("**") for row in rows) == 2 * 7
     assert "`mini-kv league conversation.jsonl" in rows[-1]
-    assert PATH.name == "league.json"
+
+
+AGENTS = " ".join((ROOT / "book/docs/chapters/25-agents.md").read_text(encoding="utf-8").split())
+
+
+def test_every_figure_of_the_agents_chapter_is_in_its_record() -> None:
+    """The rates in the text, and that only the policy with hints is clearly better than LRU."""
+    recorded, rates = load("league-agents"), hit_rates("league-agents")
+    assert {row["prompt_tokens"] for row in recorded["rows"]} == {177_503_906}
+    lru, best = percent("lru", 16_000, "league-agents"), percent(BELADY, 16_000, "league-agents")
+    gained = {policy: percent(policy, 16_000, "league-agents") - lru for policy in ("seen-twice", "expected-return")}
+    for said in (
+        f"`seen-twice` finds {gained['seen-twice']:.1f} points more in two columns",
+        f"0.73) | {gained['expected-return']:.2f} (0.62 to 1.91)",
+        f"{recorded['requests']:,} requests. Their prompts have 177.5 million tokens",
+        f"At 16,000 blocks LRU finds {lru:.1f} % and Belady's policy {best:.1f} %",
+        f"worth {best - lru:.1f} points, a third of all tokens that LRU computes",
+    ):
+        assert said in AGENTS
+    assert 0.31 < (best - lru) / (100 - lru) < 0.36
+    for size, found in rates["lru"].items():
+        assert all(rates[policy][size] < found + 0.002 for policy in POLICIES)
+        assert found < rates["expected-return"][size] < rates[BELADY][size]

@@ -9,6 +9,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.traces.cells import add_cell_arguments
 from mini_kv.traces.commands.replay_command import ProgressBar, unfinished
+from mini_kv.traces.intervals import compare
 from mini_kv.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
 from mini_kv.traces.prompt_hashes import as_hashes
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"policies to compare: {', '.join(POLICIES)}, or your own as file.py:Class (default: all of these)",
     )
     add_cell_arguments(parser)
+    about = "compare with the first policy, with intervals over sessions drawn from this seed"
+    parser.add_argument("--intervals", type=int, metavar="SEED", help=about)
     parser.add_argument("--json", action="store_true", help="print every replay's report as one JSON object")
 
 
@@ -46,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         trace = as_hashes(read_traffic(args), args.block_size)
         sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
         policies = [*(args.policy or POLICIES), BELADY]
+        if args.intervals is not None and len({entry.session_id for entry in trace}) == 1:
+            raise ConfigError("--intervals needs a trace with several sessions, such as `mini-kv trace fetch agents`")
         bar.total = len(sizes) * len(policies)
         standings = league(trace, sizes, policies, jobs=args.jobs, dask=args.dask, on_progress=bar.show)
     except KeyboardInterrupt:
@@ -65,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([{"policy": s.policy, **s.report.as_dict()} for s in standings], indent=2))
     else:
         print(format_table(standings))
+        if args.intervals is not None:
+            print(f"\n{format_intervals(standings, args.intervals)}")
     return 0
 
 
@@ -87,6 +94,26 @@ def format_table(standings: Sequence[Standing]) -> str:
             _row(BELADY, width, list(map(_cell, ceiling))),
             "",
             f"* the best policy that does not know the future; {BELADY} does, and is the upper bound",
+        ]
+    )
+
+
+def format_intervals(standings: Sequence[Standing], seed: int) -> str:
+    """Return each policy's difference to the first, in points: a row per policy, a column per size."""
+    first = {s.num_blocks: s.sessions for s in standings if s.policy == standings[0].policy}
+    rows: dict[str, list[str]] = {}
+    for standing in standings:
+        points, low, high = compare(standing.sessions, first[standing.num_blocks], seed)
+        rows.setdefault(standing.policy, []).append(f"{f'{points:+.2f} ({low:+.2f} to {high:+.2f})':>26}")
+    del rows[standings[0].policy]
+    width = max(map(len, rows))
+    num_sessions = len(standings[0].sessions)
+    return "\n".join(
+        [
+            f"points more than {standings[0].policy}, and the 95 % interval over {num_sessions} sessions, seed {seed}",
+            "",
+            _row("", width, [f"{size:>26,}" for size in first]),
+            *(_row(policy, width, cells) for policy, cells in rows.items()),
         ]
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from mini_kv.core.errors import ConfigError
 from mini_kv.traces.prompt_hashes import Trace
 from mini_kv.traces.readers import mooncake, qwen_bailian
+from mini_kv.traces.readers.agents import Session, SessionParser, interleave
 from mini_kv.traces.readers.mooncake import (
     NO_REQUEST,
     TraceError,
@@ -33,12 +34,15 @@ from mini_kv.traces.readers.token_trace import parse_tokens
 MAX_LINE_BYTES = 1 << 26
 """The most bytes of a line: enough for a prompt of five million tokens, as ids and as text."""
 
-Parse = Callable[[bytes], TraceRequest | TokenRequest | Logged | None]
-"""Returns the request in a line, or `None` if the line has no request. Raises `ValueError` with the error."""
+Parsed = TraceRequest | TokenRequest | Logged | Session
+"""The content of a line."""
+Parse = Callable[[bytes], Parsed | None]
+"""Returns the request or session in a line, or `None` if the line has none. Raises `ValueError` with the error."""
 
 FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
     "mooncake": lambda _, size: partial(parse_request, block_size=size or mooncake.BLOCK_SIZE),
     "qwen-bailian": lambda _, size: partial(parse_bailian, block_size=size or qwen_bailian.BLOCK_SIZE),
+    "agents": lambda _, size: SessionParser(size),
     "tokens": lambda *_: parse_tokens,
     "texts": lambda encoder, _: text_parser(encoder),
     "log": lambda encoder, _: LogParser(encoder),
@@ -54,12 +58,13 @@ _MARKS = {
     "hash_ids": "mooncake",
     "event": "log",
     "levelname": "log",
+    "requests": "agents",
 }
 """A field of the first line, and the format that it indicates. If a line has several, the first one here counts."""
 
 READ = (
-    "read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, token_ids, prompt, or"
-    " messages), and logs of vLLM and SGLang"
+    "read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, requests as an agent's session,"
+    " token_ids, prompt, or messages), and logs of vLLM and SGLang"
 )
 _OTHER_FILES = {
     b"PAR1": "Parquet",
@@ -118,6 +123,9 @@ def read_requests(
                 raise TraceError(error.path, 1, _looks_like("a table (CSV)")) from None
             raise TraceError(error.path, error.line, f"{NO_REQUEST}; {HOW_TO_LOG}; {READ}") from None
         raise
+    sessions = [line for line in requests if isinstance(line, Session)]
+    if sessions:
+        return interleave(sessions)
     complete = [request.complete() if isinstance(request, Logged) else request for request in requests]
     tokens = [request for request in complete if isinstance(request, TokenRequest)]
     return tokens or [request for request in complete if isinstance(request, TraceRequest)]
@@ -133,8 +141,8 @@ class _Parser:
         self._block_size = block_size
         self._parse: Parse | None = None
 
-    def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | Logged | None:
-        """Return the request in a line. Raises `ValueError` with the error."""
+    def __call__(self, raw: bytes) -> Parsed | None:
+        """Return the request or session in a line. Raises `ValueError` with the error."""
         if self._parse is None:
             self.first_line = raw
             self.format_name = self.format_name or recognise(raw)

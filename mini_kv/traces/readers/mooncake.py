@@ -57,6 +57,10 @@ class TraceRequest:
     """A number for each block of the prompt, the partial last one included."""
     block_size: int = BLOCK_SIZE
     """Tokens per block. It is the same for all requests of a trace."""
+    session_id: str = ""
+    """The session that sent the request, in formats with sessions."""
+    expected_pause: int | None = None
+    """Time in ms to the session's next request, as expected from the way the answer ended, if the format says that."""
 
     @property
     def num_blocks(self) -> int:
@@ -156,7 +160,7 @@ def lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[byte
 def format_request(request: TraceRequest) -> str:
     """Return the request, of blocks of 512 tokens, as a line of a trace, without the line's end."""
     fields = asdict(request)
-    del fields["block_size"]
+    del fields["block_size"], fields["session_id"], fields["expected_pause"]
     return json.dumps(fields)
 
 
