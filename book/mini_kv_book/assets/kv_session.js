@@ -156,10 +156,10 @@ class KvSession extends HTMLElement {
     const bar = make("span", { class: "blocks", "aria-hidden": "true" }, part("read", turn.cached), part("again", known - turn.cached), part("new", turn.tokens - known));
     const waited = turn.pause !== null && turn.pause > turn.ttl ? `after ${duration(turn.pause)}` : "";
     const remark = [turn.conversation === "main" ? "" : turn.conversation, waited, turn.broke ? turn.broke.name : ""].filter(Boolean).join(", ");
-    const words = `Turn ${turn.turn}: ${turn.cached.toLocaleString("en")} of ${turn.tokens.toLocaleString("en")} tokens read${remark ? `, ${remark}` : ""}`;
+    const words = `Turn ${turn.turn}${remark ? ` ${remark}` : ""}: ${turn.cached.toLocaleString("en")} of ${turn.tokens.toLocaleString("en")} tokens read`;
     const control = button("", () => this.#choose(index), { "aria-label": words, tabindex: "-1", class: "turn" });
-    const seen = (name, text) => make("span", { class: name, "aria-hidden": "true" }, text); // the label says it all
-    control.append(seen("number", String(turn.turn)), bar, seen(turn.broke ? "remark broke" : "remark", remark));
+    const seen = (name, text) => make("span", { class: name }, text);
+    control.append(seen("number", String(turn.turn)), bar, " ", seen(turn.broke ? "remark broke" : "remark", remark));
     return make("li", {}, control);
   }
 

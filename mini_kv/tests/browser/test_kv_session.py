@@ -52,10 +52,10 @@ def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
     page = show()
     assert example(page).startswith("68.6 % of 76,980 prompt tokens were read from the provider's cache.")
     assert rows(page)[9:13] == [
-        "Turn 10: 0 of 4,970 tokens read, after 15 min, expired",
+        "Turn 10 after 15 min, expired: 0 of 4,970 tokens read",
         "Turn 11: 4,970 of 5,210 tokens read",
         "Turn 12: 5,210 of 5,450 tokens read",
-        "Turn 13: 0 of 5,630 tokens read, before-the-texts",
+        "Turn 13 before-the-texts: 0 of 5,630 tokens read",
     ]
     assert "The entry expired in a pause, at token 0" in detail(page)
     causes = page.get_by_role("region", name="What broke").get_by_role("listitem").all_inner_texts()
