@@ -30,9 +30,12 @@ from mini_kv.viz.figure import script
 HERE = Path(__file__).parent
 PACKED = HERE.parents[2] / "book" / "docs" / "assets" / "kv-lab"
 AXE = HERE / "node_modules" / "axe-core" / "axe.min.js"
-ARGS = ["--no-sandbox", "--disable-background-networking"]
+ARGS = ["--no-sandbox", "--disable-background-networking", "--font-render-hinting=none"]
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
-"""Programs that can run the tests. The first one that is installed does."""
+"""Programs that can run the tests. The first one that is installed does.
+
+Without hinting, text is as wide in all of them.
+"""
 
 OpenPage = Callable[..., Any]
 WriteSite = Callable[..., Path]
@@ -90,7 +93,10 @@ def silent_pages(browser: Any) -> Iterator[OpenPage]:
 
     def opener(url: str, *, width: int = 900, height: int = 900, dark: bool = False, **options: Any) -> Any:
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            permissions=["clipboard-write"],  # a click has it; chromium-headless-shell asks a person who is not there
+            **options,
         )
         contexts.append(context)
         page = context.new_page()
