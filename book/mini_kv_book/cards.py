@@ -5,6 +5,7 @@ chapter's figure, and a page without one the first page's. It is drawn with matp
 same on every machine.
 """
 
+import base64
 import html
 import re
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.lessons.instrument import STYLE
+from mini_kv_book.kept import kept
 from mini_kv_book.taught import chapter_of
 
 STILL = re.compile(r'(<svg [^>]*class="kv-still".*?</svg>)', re.DOTALL)
@@ -48,7 +50,7 @@ def on_post_build(*, config: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, title in _titles.items():
         title = "The engine, module by module" if name == "api" else title
-        (folder / f"{name}.png").write_bytes(png(card(title, figure_of(name))))
+        (folder / f"{name}.png").write_bytes(kept_png(card(title, figure_of(name))))
 
 
 def figure_of(name: str) -> str:
@@ -82,6 +84,11 @@ def placed(figure: str, x: int, y: int, width: int, height: int) -> str:
     size = f'x="{x}" y="{y}" width="{float(view[3]) * scale:g}" height="{float(view[4]) * scale:g}"'
     of = "" if "kv-still" in figure else ' class="kv-instrument"'  # whose marks are styled by it
     return figure.replace("<svg", f'<svg{of} {size} overflow="visible"', 1)
+
+
+def kept_png(svg: str) -> bytes:
+    """Return a picture's pixels, from an earlier build if nothing has changed."""
+    return base64.b64decode(kept()(["card", svg], lambda: base64.b64encode(png(svg)).decode()))
 
 
 def png(svg: str) -> bytes:

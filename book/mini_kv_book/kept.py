@@ -1,4 +1,4 @@
-"""Results of fences, kept for the next build in book/.cache/fences. `make clean` removes them.
+"""Results of fences and pictures of pages, kept for the next build in book/.cache/fences. `make clean` removes them.
 
 A result is used again while all that it can depend on is the same: the fence, the cells before it on its page, the
 files of mini_kv, labs and mini_kv_book, the pinned packages, and Python. The result of a failed fence is not kept.
@@ -28,7 +28,7 @@ def stamps() -> dict[Path, tuple[int, int]]:
         for folder, folders, files in os.walk(ROOT / name):
             folders[:] = sorted(set(folders) - LEFT_OUT)
             paths += [Path(folder, file) for file in sorted(files)]
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+    return {path: (found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
 
 
 class Kept:

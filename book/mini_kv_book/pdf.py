@@ -20,7 +20,7 @@ from mini_kv_book.whole import NAME
 PDF = "mini_kv.pdf"
 PLACE = "<!-- pdf -->"
 """The place for the link in a page of the site."""
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "chromium-headless-shell")
 ADDRESS = "https://owner.github.io/mini_kv/"
 MARGINS: Any = {"top": "20mm", "bottom": "20mm", "left": "22mm", "right": "22mm"}
 FOOTER = (

@@ -43,7 +43,10 @@ TWO_PAGES = "exclude_docs: |\n  /api/\n  /labs/\nnav:\n  - index.md\n  - other.m
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of what the build reads, to break: of the pages two small ones alone, so that a build takes seconds."""
+    """A copy of what the build reads, to break: of the pages two small ones alone, so that a build takes seconds.
+
+    Its tests are one group, the largest, which begins first. So one process has work while the other builds the book.
+    """
     skip = shutil.ignore_patterns(".git", ".venv", "node_modules", "site", "site-*", "__pycache__", ".*_cache", "*.md")
     copied = Path(shutil.copytree(ROOT, tmp_path / "copy", ignore=skip))
     settings = copied / "book/mkdocs.yml"
@@ -55,11 +58,13 @@ def copy(tmp_path: Path) -> Path:
     return copied
 
 
+@pytest.mark.xdist_group("copies")
 def test_a_copy_that_is_not_broken_is_built(copy):
     done = build(copy / "site", copy)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.xdist_group("copies")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -82,6 +87,7 @@ def test_what_a_fence_cannot_show_stops_the_build_and_names_file_and_line(text, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.xdist_group("copies")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -176,8 +182,11 @@ def is_checked(index: int, name: str, look: str) -> bool:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_page_is_quiet_accessible_and_as_wide_as_the_screen(part, site, book_url, open_page, axe):
-    """That it is quiet, `open_page` asserts: no error, and no request to anywhere else."""
-    page = open_page(book_url)
+    """That it is quiet, `open_page` asserts: no error, and no request to anywhere else.
+
+    With reduced motion the colours of a look are there at once. The moving front page is opened by other tests.
+    """
+    page = open_page(book_url, reduced_motion="reduce")
     problems = []
     for index, name in [*enumerate(page_names(site))][part::PARTS]:
         page.goto(book_url + name)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
@@ -60,8 +61,15 @@ def nbconvert(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def executed(nbconvert, once):
-    """The folder of the executed notebooks."""
-    return once("executed", lambda folder: nbconvert(folder, "--to=notebook", "--execute", *NOTEBOOKS))
+    """The folder of the executed notebooks. Two processes execute them: all tests wait for this."""
+
+    def fill(folder):
+        folder.mkdir(parents=True)
+        with ThreadPoolExecutor(2) as both:
+            halves = (NOTEBOOKS[::2], NOTEBOOKS[1::2])
+            list(both.map(lambda half: nbconvert(folder, "--to=notebook", "--execute", *half), halves))
+
+    return once("executed", fill)
 
 
 @pytest.fixture(scope="session")
