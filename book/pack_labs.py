@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py", "play_page.py", "finale_page.py", "session_page.py")
+_PYTHON_OF_THE_PAGE = tuple(f"{name}_page.py" for name in ("lab", "puzzle", "plan", "play", "finale", "session"))
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/strict_json.py", "mini_kv/tests/skips.py")
 PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
 _OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")
