@@ -13,9 +13,10 @@ export class Python {
   ready = false;
 
   /** `file` answers there; `hear` gets every message of the worker, and {type: "stuck", test} when it was ended. */
-  constructor(file, hear) {
+  constructor(file, hear, silence = SILENCE_MS) {
     this.file = file;
     this.hear = hear;
+    this.silence = silence;
   }
 
   start() {
@@ -48,7 +49,7 @@ export class Python {
       this.stop();
       this.start(); // so that the next question finds Python ready
       this.hear({ type: "stuck", test: this.#running });
-    }, SILENCE_MS);
+    }, this.silence);
   }
 
   #heard(message) {

@@ -4,12 +4,13 @@
  * element's own children say how to read it in a terminal.
  */
 import { button, LOOK, make } from "./kv_parts.js";
-import { Python, SILENCE_S } from "./kv_python.js";
+import { Python } from "./kv_python.js";
 
 const STEP_MS = 450;
+const SILENCE_MS = 120_000; // a large file takes a while, and no code of a reader runs that may never end
 const EXAMPLES = { "claude-code": "Claude Code", codex: "Codex" };
 const MOST_COPIES = 32;
-const NAMES = { lru: "LRU", fifo: "FIFO", lfu: "LFU", sieve: "SIEVE", belady: "Belady, who knows the future" };
+const NAMES = { lru: "LRU", lfu: "LFU", sieve: "SIEVE", belady: "Belady, who knows the future" };
 const CAUSES = {
   compaction: "The history was compacted",
   model: "Another model",
@@ -31,19 +32,30 @@ class KvSession extends HTMLElement {
   #session = null; // the answer about a file
   #chosen = 0;
   #clock = 0;
-  #file = { name: "", text: "" };
+  #last = { question: {}, text: "" }; // the file or example that Python was asked about last
+  #isForgotten = false; // whether Python was ended since, and with it what it had read
+  #isNew = false; // whether the next answer is about another file
+  #opened = 0; // files chosen so far: of two that are read at once the later one counts
 
   connectedCallback() {
     if (this.#root || !this.hasAttribute("python")) return;
     this.#about = JSON.parse(this.querySelector("script[type='application/json']").textContent);
-    this.#python = new Python("session_page", (message) => this.#hear(message));
+    this.#python = new Python("session_page", (message) => this.#hear(message), SILENCE_MS);
     this.#root = this.attachShadow({ mode: "open" });
+    for (const name of ["dragover", "drop"]) document.addEventListener(name, this.#keepPage);
     this.#build();
   }
 
   disconnectedCallback() {
     this.#python?.stop();
+    this.#isForgotten = true;
     clearInterval(this.#clock);
+    for (const name of ["dragover", "drop"]) document.removeEventListener(name, this.#keepPage);
+  }
+
+  /** A file that is dropped beside the box is not opened in place of this page. */
+  #keepPage(event) {
+    event.preventDefault();
   }
 
   #build() {
@@ -69,23 +81,27 @@ class KvSession extends HTMLElement {
 
   async #open(file) {
     if (!file) return;
+    const number = ++this.#opened;
     this.#say(`Reading ${file.name}.`);
     try {
       const packed = file.name.endsWith(".gz");
       const stream = packed ? file.stream().pipeThrough(new DecompressionStream("gzip")) : file.stream();
-      this.#file = { name: file.name, text: await new Response(stream).text() };
+      const text = await new Response(stream).text();
+      if (number === this.#opened) this.#ask({ name: file.name }, text);
     } catch {
       this.#say(`${file.name} cannot be read.`);
-      return;
     }
-    this.#ask({ name: this.#file.name }, this.#file.text);
+    this.picker.value = ""; // so that the same file can be chosen again
   }
 
   /** Ask Python about a file, an example, or the session that it has. */
   #ask(question, text = "") {
     const isNew = "name" in question || "example" in question;
     if (!isNew && !this.#session) return;
-    if (isNew) this.#file = { ...this.#file, question, text };
+    if (isNew) this.#last = { question, text };
+    else if (this.#isForgotten) [question, text] = [{ ...this.#last.question, ...question }, this.#last.text];
+    this.#isNew = isNew;
+    this.#isForgotten = false;
     this.#say(this.#python.ready ? "Reading." : `Loading Python, ${this.#about.megabytes} MB the first time.`);
     const asked = { ...question, ttl: Number(this.ttl.select.value) || null, block_size: Number(this.size.select.value) };
     this.#python.ask({ type: "run", lab: JSON.stringify(asked), text });
@@ -98,8 +114,8 @@ class KvSession extends HTMLElement {
   #hear(message) {
     if (message.type === "progress") this.#say(message.words);
     else if (message.type === "begins") this.#say(`${message.test}`);
-    else if (message.type === "stuck") this.#lost(`No answer for ${SILENCE_S} seconds, so Python was ended. Open the file again.`);
-    else if (message.type === "broken") this.#lost(`Python broke down: ${message.message}`);
+    else if (message.type === "stuck") this.#lost(`No answer for ${SILENCE_MS / 1000} seconds, so Python was ended.`, true);
+    else if (message.type === "broken") this.#lost(`Python broke down: ${message.message}`, true);
     else if (message.type !== "result") return;
     else if (message.error) this.#lost(message.error);
     else if (message.standings) this.#drawPolicies(message.standings);
@@ -107,23 +123,28 @@ class KvSession extends HTMLElement {
     else this.#show(message);
   }
 
-  #lost(words) {
+  /** Say what went wrong. A session that is shown stays, and can be asked about again. */
+  #lost(words, isForgotten = false) {
+    this.#isForgotten ||= isForgotten;
+    if (this.#isNew) {
+      this.#session = null;
+      this.result.hidden = true;
+    }
     this.#say(words);
-    this.result.hidden = this.#session === null;
   }
 
   // What is shown.
 
   #show(session) {
-    const isFirst = this.#session === null;
+    if (this.#clock) this.#play(); // which ends it
     this.#session = session;
     const { turns } = session;
     const broken = turns.findIndex((turn) => turn.broke);
-    if (isFirst || this.#chosen >= turns.length) this.#chosen = Math.max(broken, 0);
+    if (this.#isNew) this.#chosen = Math.max(broken, 0);
     const sum = (of) => turns.reduce((total, turn) => total + of(turn), 0);
     const asked = sum((turn) => turn.tokens);
     const read = sum((turn) => turn.cached);
-    const again = sum((turn) => Math.max(turn.known - turn.cached, 0));
+    const again = sum((turn) => Math.max(turn.common - turn.cached, 0));
     this.#say(`${counted(turns.length, "turn")}. ${session.seconds.toFixed(1)} s. Nothing of the file left this page.`);
     this.rows = make("ol", { class: "rows", "aria-label": "The turns, each with its prompt in blocks", onkeydown: (event) => this.#key(event) });
     this.rows.append(...turns.map((turn, index) => this.#row(turn, index)));
@@ -137,6 +158,7 @@ class KvSession extends HTMLElement {
       steps,
       this.detail,
       this.#causes(),
+      this.#waterfall(),
       this.#table(),
       this.#pool(),
       make("p", { class: "small" }, `Positions of texts are estimates: characters, scaled to the counts in the file. About ${session.hidden_tokens.toLocaleString("en")} tokens before the first text are not in the file: the system prompt and the tools. ${session.notes.map((note) => `${note}.`).join(" ")}`),
@@ -147,7 +169,7 @@ class KvSession extends HTMLElement {
 
   #row(turn, index) {
     const most = Math.max(...this.#session.turns.map(({ tokens }) => tokens));
-    const known = Math.max(turn.known, turn.cached);
+    const known = Math.max(turn.common, turn.cached);
     const part = (name, tokens) => {
       const piece = make("i", { class: name });
       piece.style.width = `${(100 * tokens) / most}%`;
@@ -186,7 +208,7 @@ class KvSession extends HTMLElement {
   }
 
   #tell(turn) {
-    const known = Math.max(turn.known, turn.cached);
+    const known = Math.max(turn.common, turn.cached);
     const number = (value) => value.toLocaleString("en");
     const when = turn.pause === null ? "the first of its conversation" : `${duration(turn.pause)} after the turn before`;
     const lines = [
@@ -206,10 +228,12 @@ class KvSession extends HTMLElement {
       clearInterval(this.#clock);
       this.#clock = 0;
       this.player.textContent = "Play";
+      this.detail.setAttribute("aria-live", "polite");
       return;
     }
     if (this.#chosen === this.#session.turns.length - 1) this.#choose(0, false);
     this.player.textContent = "Pause";
+    this.detail.setAttribute("aria-live", "off");
     this.#clock = window.setInterval(() => {
       this.#choose(this.#chosen + 1, false);
       if (this.#chosen === this.#session.turns.length - 1) this.#play();
@@ -224,6 +248,19 @@ class KvSession extends HTMLElement {
       return make("li", {}, go, ` ${CAUSES[turn.broke.name] ?? turn.broke.name}, at token ${turn.broke.token.toLocaleString("en")}: ${turn.broke.again.toLocaleString("en")} tokens computed again`);
     });
     return make("section", { "aria-label": "What broke" }, make("h3", {}, "What broke"), make("ul", { class: "causes" }, ...items));
+  }
+
+  /** From all prompt tokens to those that were found, one loss per row. */
+  #waterfall() {
+    const rows = this.#session.rows.filter(({ tokens, is_total }) => tokens || is_total);
+    const most = rows[0].tokens;
+    const items = rows.map(({ label, tokens, is_total }) => {
+      const bar = make("i", { class: is_total ? "read" : "again" });
+      bar.style.width = `${(100 * Math.abs(tokens)) / most}%`;
+      const value = `${tokens.toLocaleString("en")} (${share(tokens, most)})`;
+      return make("li", {}, make("span", {}, is_total ? label : `less: ${label}`), make("span", { class: "blocks", "aria-hidden": "true" }, bar), make("span", { class: "value" }, value));
+    });
+    return make("section", { "aria-label": "Where the tokens went" }, make("h3", {}, "Where the tokens went"), make("ul", { class: "waterfall" }, ...items));
   }
 
   #table() {
@@ -328,7 +365,7 @@ class KvSession extends HTMLElement {
     this.marker.setAttribute("x2", String(x));
     const most = points.at(-1)[1];
     this.blocks.setAttribute("aria-valuetext", `${size} blocks`);
-    this.found.textContent = `${size.toLocaleString("en")} blocks of ${this.#session.block_size} tokens find ${share(hits, tokens)} of what is asked. A pool without an end finds ${share(most, tokens)}.`;
+    this.found.textContent = `${size.toLocaleString("en")} blocks of ${this.pools.block_size} tokens find ${share(hits, tokens)} of what is asked. A pool without an end finds ${share(most, tokens)}.`;
   }
 }
 
@@ -386,6 +423,9 @@ i { display: inline-block; height: 100% }
 .detail { border-left: 3px solid var(--accent); padding-left: .7em; min-height: 7em }
 .detail h3 { margin-top: 0 }
 .causes { margin: 0; padding-left: 1.1em }
+.waterfall { list-style: none; margin: 0; padding: 0; font-size: .9em }
+.waterfall li { display: grid; grid-template-columns: minmax(0, 15em) minmax(0, 1fr) minmax(0, 10em); gap: .6em; align-items: center }
+.value { font-variant-numeric: tabular-nums; text-align: right }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .85em; font-variant-numeric: tabular-nums }
 th, td { padding: .15em .6em; border-bottom: 1px solid var(--line); text-align: right }
@@ -399,6 +439,6 @@ summary { cursor: pointer }
 .wide { display: flex; gap: .6em; max-width: 640px }
 .wide input { flex: 1 }
 input[type=range] { width: 11em; padding: 0; accent-color: var(--accent) }
-@media (max-width: 600px) { .curve svg { font-size: 19px } .turn { grid-template-columns: 2em minmax(0, 1fr) minmax(0, 6em) } }`;
+@media (max-width: 600px) { .curve svg { font-size: 19px } .waterfall li { grid-template-columns: 1fr; gap: 0 } .waterfall .value { text-align: left } .turn { grid-template-columns: 2em minmax(0, 1fr) minmax(0, 6em) } }`;
 
 customElements.define("kv-session", KvSession);

@@ -22,8 +22,10 @@ from mini_kv.traces.sessions.session import Session
 
 NUM_SIZES = 24
 """Pool sizes of the curve."""
-SIZES_OF_POLICIES = 5
-POLICIES = ("lru", "fifo", "lfu", "sieve", BELADY)
+SIZES_OF_POLICIES = 3
+POLICIES = ("lru", "lfu", "sieve", BELADY)
+MOST_BLOCKS = 500_000
+"""The most blocks of all prompts together that are looked up in a pool. More are counted in larger blocks."""
 
 _kept: list[Session] = []
 
@@ -59,14 +61,18 @@ def _session(question: dict[str, Any], text: str, say: Callable[[str, str], None
         _kept[:] = [read_session(path.read_bytes().splitlines(keepends=True), path.name, example)]
     elif name := question.get("name"):
         say("reading the file", "")
-        _kept.clear()
-        _kept.append(read_session(text.encode().splitlines(keepends=True), name))
+        _kept[:] = [read_session(text.encode().splitlines(keepends=True), name)]
     return _kept[0]
 
 
 def _crowd(session: Session, block_size: int, count: int) -> tuple[list[TraceRequest], Curve]:
-    """Return the requests of several such sessions, and the tokens that each pool finds in them."""
+    """Return the requests of several such sessions, and the tokens that each pool finds in them.
+
+    The blocks are larger than asked for if there would be too many.
+    """
     layouts = lay_out(session)
+    while count * sum(layout.num_tokens for layout in layouts) > MOST_BLOCKS * block_size:
+        block_size *= 2
     trace = crowd(as_trace(session, layouts, block_size), count)
     return trace, make_curve(make_prompts(trace, block_size), block_size)
 
@@ -77,6 +83,7 @@ def _pools(session: Session, block_size: int, count: int) -> dict[str, Any]:
     points = [curve.at(size) for size in curve.sizes(NUM_SIZES)]
     return {
         "count": count,
+        "block_size": curve.block_size,
         "tokens": curve.prompt_tokens,
         "points": [[point.num_blocks, point.hit_tokens] for point in points],
     }

@@ -50,14 +50,18 @@ def detail(page):
 
 def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
     page = show()
-    assert example(page).startswith("68.6 % of 76,980 prompt tokens were read from the provider's cache.")
+    assert example(page) == (
+        "68.6 % of 76,980 prompt tokens were read from the provider's cache."
+        " 15,980 were computed although an earlier turn had them."
+    )
     assert rows(page)[9:13] == [
         "Turn 10 after 15 min, expired: 0 of 4,970 tokens read",
         "Turn 11: 4,970 of 5,210 tokens read",
         "Turn 12: 5,210 of 5,450 tokens read",
         "Turn 13 before-the-texts: 0 of 5,630 tokens read",
     ]
-    assert "The entry expired in a pause, at token 0" in detail(page)
+    told = "4,970 tokens asked. The provider read 0, computed 4,750 again, and 220 were new."
+    assert told in detail(page) and "The entry expired in a pause, at token 0" in detail(page)
     causes = page.get_by_role("region", name="What broke").get_by_role("listitem").all_inner_texts()
     assert [cause.partition(" ")[2].partition(",")[0] for cause in causes] == [
         "10 The entry expired in a pause",
@@ -107,6 +111,31 @@ def test_a_wrong_file_ends_in_a_sentence_with_its_line(show):
     status = page.locator("kv-session p[role=status]")
     status.get_by_text("notes.txt:1: not JSON").wait_for(timeout=60_000)
     assert not page.locator("kv-session .result").is_visible()
+
+
+def test_after_a_wrong_file_the_next_one_begins_at_its_first_break_and_the_caches_can_be_changed(show):
+    page = show()
+    example(page)
+    page.get_by_role("button", name="Next").click()
+    page.locator("kv-session input[type=file]").set_input_files(
+        {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello\n"}
+    )
+    page.locator("kv-session p[role=status]").get_by_text("notes.txt:1: not JSON").wait_for()
+    example(page)
+    assert detail(page).startswith("Turn 10")
+    page.get_by_role("combobox", name="Entries live").select_option("1 hour")
+    page.locator("kv-session .detail").get_by_text("entries that live 1.0 h").wait_for()
+
+
+def test_python_that_was_ended_reads_the_session_again(show):
+    page = show()
+    example(page)
+    page.evaluate(
+        "() => { const element = document.querySelector('kv-session'); const home = element.parentNode;"
+        " element.remove(); home.append(element); }"
+    )
+    page.get_by_role("button", name="Draw the curve").click()
+    page.locator("kv-session .found").get_by_text("blocks of 16 tokens find").wait_for(timeout=60_000)
 
 
 def test_a_pool_for_several_sessions_finds_less_when_it_is_small(show):
