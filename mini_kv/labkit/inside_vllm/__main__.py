@@ -4,8 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import vllm  # type: ignore[import-not-found, unused-ignore]
-
 from mini_kv.labkit.inside_vllm import VERSION, recorded
 from mini_kv.labkit.inside_vllm.acts import vllm_scenes
 from mini_kv.labkit.inside_vllm.vllm_hour import VllmHour
@@ -21,11 +19,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the requests")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write vLLM's own run, and play nothing")
     args = parser.parse_args()
+    try:
+        from vllm import __version__ as version  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        print(f"mini-kv finale: {sys.executable} has no vLLM that can be imported: {error}", file=sys.stderr)
+        return 2
     if args.record is not None:
         act = Act(VllmHour(recorded.requests_of(args.seed), "parts")).played()
-        recorded.write(act, vllm.__version__, args.seed, args.record)
+        recorded.write(act, version, args.seed, args.record)
         return 0
-    print(f"vLLM {vllm.__version__}{'' if vllm.__version__ == VERSION else f' (these acts are made for {VERSION})'}\n")
+    print(f"vLLM {version}{'' if version == VERSION else f' (these acts are made for {VERSION})'}\n")
     finale = Finale(args.labs, all_labs(find_checkout(Path.cwd())), vllm_scenes(args.seed))
     for line in finale.lines():
         print(line, flush=True)

@@ -101,6 +101,14 @@ def test_a_python_that_does_not_exist_is_named(capsys, monkeypatch):
     assert capsys.readouterr().err == f"mini-kv finale: {VARIABLE} is '/nowhere/python': No such file or directory\n"
 
 
+@pytest.mark.slow
+def test_a_python_without_vllm_is_named(capfd, monkeypatch):
+    monkeypatch.setenv(VARIABLE, sys.executable)
+    assert main(["finale", "--inside-vllm"]) == 2
+    told = f"mini-kv finale: {sys.executable} has no vLLM that can be imported: No module named 'vllm'\n"
+    assert capfd.readouterr().err == told
+
+
 def test_the_python_of_vllm_gets_the_labs_the_seed_and_this_mini_kv(capfd, monkeypatch, tmp_path):
     """An executable in the place of vLLM's Python: it prints what it was called with."""
     python = tmp_path / "python"
