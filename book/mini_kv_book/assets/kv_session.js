@@ -201,7 +201,7 @@ class KvSession extends HTMLElement {
     const control = controls[this.#chosen];
     control.setAttribute("aria-current", "step");
     control.setAttribute("tabindex", "0");
-    const place = control.offsetTop - this.rows.offsetTop;
+    const place = control.offsetTop; // in the list, which is positioned
     if (place < this.rows.scrollTop || place > this.rows.scrollTop + this.rows.clientHeight - 30) this.rows.scrollTop = place - 60;
     if (withFocus && this.rows.contains(this.#root.activeElement)) control.focus({ preventScroll: true });
     this.#tell(turns[this.#chosen]);
@@ -254,11 +254,11 @@ class KvSession extends HTMLElement {
   #waterfall() {
     const rows = this.#session.rows.filter(({ tokens, is_total }) => tokens || is_total);
     const most = rows[0].tokens;
-    const items = rows.map(({ label, tokens, is_total }) => {
+    const items = rows.map(({ name, label, tokens, is_total }) => {
       const bar = make("i", { class: is_total ? "read" : "again" });
       bar.style.width = `${(100 * Math.abs(tokens)) / most}%`;
-      const value = `${tokens.toLocaleString("en")} (${share(tokens, most)})`;
-      return make("li", {}, make("span", {}, is_total ? label : `less: ${label}`), make("span", { class: "blocks", "aria-hidden": "true" }, bar), make("span", { class: "value" }, value));
+      const value = `${Math.abs(tokens).toLocaleString("en")} (${share(Math.abs(tokens), most)})`;
+      return make("li", {}, make("span", {}, is_total ? (TOTALS[name] ?? label) : loss(name, label, tokens)), make("span", { class: "blocks", "aria-hidden": "true" }, bar), make("span", { class: "value" }, value));
     });
     return make("section", { "aria-label": "Where the tokens went" }, make("h3", {}, "Where the tokens went"), make("ul", { class: "waterfall" }, ...items));
   }
@@ -351,7 +351,7 @@ class KvSession extends HTMLElement {
       const of = sizes.map((size) => this.standings.find((each) => each.policy === policy && each.num_blocks === size));
       return make("tr", {}, make("th", { scope: "row" }, name), ...of.map((each) => make("td", {}, each ? share(each.hit_tokens, this.pools.tokens) : "")));
     });
-    const head = make("tr", {}, make("th", { scope: "col" }, "found in a pool of"), ...sizes.map((size) => make("th", { scope: "col" }, `${size.toLocaleString("en")}`)));
+    const head = make("tr", {}, make("th", { scope: "col" }, `found in blocks of ${this.pools.block_size} tokens`), ...sizes.map((size) => make("th", { scope: "col" }, `${size.toLocaleString("en")}`)));
     return [make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Policies" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)))];
   }
 
@@ -387,6 +387,11 @@ const key = () =>
     { class: "key" },
     ...[["read", "read from the cache"], ["again", "computed again"], ["new", "new"]].flatMap(([name, words]) => [make("i", { class: name }), make("span", {}, words)]),
   );
+
+const TOTALS = { observed: "tokens that the provider read" };
+
+/** The words for a loss. Below 0 it is a gain: the provider read more than blocks would find. */
+const loss = (name, label, tokens) => (name !== "server" ? `less: ${label}` : tokens < 0 ? "more at the provider" : "less: fewer at the provider");
 
 const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "0 %");

@@ -62,6 +62,15 @@ def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
     ]
     told = "4,970 tokens asked. The provider read 0, computed 4,750 again, and 220 were new."
     assert told in detail(page) and "The entry expired in a pause, at token 0" in detail(page)
+    lost = page.get_by_role("region", name="Where the tokens went").get_by_role("listitem").all_inner_texts()
+    assert [line.split("\n")[0] for line in lost] == [
+        "all prompt tokens",
+        "less: never seen before",
+        "began an earlier prompt",
+        "hits if nothing were evicted",
+        "less: fewer at the provider",
+        "tokens that the provider read",
+    ]
     causes = page.get_by_role("region", name="What broke").get_by_role("listitem").all_inner_texts()
     assert [cause.partition(" ")[2].partition(",")[0] for cause in causes] == [
         "10 The entry expired in a pause",
@@ -78,6 +87,12 @@ def test_the_arrow_keys_walk_through_the_turns(show):
     for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
     assert detail(page).startswith("Turn 13")
+    page.keyboard.press("End")
+    assert detail(page).startswith("Turn 18")
+    in_view = "() => { const list = document.querySelector('kv-session').shadowRoot.querySelector('.rows');"
+    in_view += " const box = list.querySelector('[aria-current]').getBoundingClientRect();"
+    in_view += " return box.bottom <= list.getBoundingClientRect().bottom + 1; }"
+    assert page.evaluate(in_view)
     page.keyboard.press("Home")
     assert detail(page).startswith("Turn 1 ")
     page.get_by_role("button", name="Turn 17", exact=True).click()
