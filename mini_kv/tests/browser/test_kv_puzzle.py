@@ -63,6 +63,13 @@ def shown_levels(page):
     return page.locator(".kv-level h2:visible").all_inner_texts()
 
 
+def wait_for_levels(page, names):
+    """Wait until these headings are shown. The page hears of a new address after the click that chose it."""
+    heading = "[...document.querySelectorAll('.kv-level h2')].filter((each) => each.checkVisibility())"
+    page.wait_for_function(f"(names) => {heading}.map((each) => each.innerText).join() === names.join()", arg=names)
+    assert shown_levels(page) == names
+
+
 def marks(page):
     """Return what the cards of the grid say of the reader's progress."""
     return page.locator(".kv-grid strong").all_inner_texts()
@@ -201,11 +208,11 @@ def test_the_grid_opens_one_puzzle_at_its_address(show):
     assert (shown_levels(page), page.url.split("#")[1]) == (["7. Too good a cache"], "too-good")
     assert page.evaluate("document.activeElement.id") == "too-good"
     page.locator(".kv-ways:visible a", has_text="Next").click()
-    assert shown_levels(page) == ["8. A queue to order"]
+    wait_for_levels(page, ["8. A queue to order"])
     page.locator(".kv-ways:visible a", has_text="All puzzles").click()
-    assert shown_levels(page) == []
+    wait_for_levels(page, [])
     page.go_back()
-    assert shown_levels(page) == ["8. A queue to order"]
+    wait_for_levels(page, ["8. A queue to order"])
 
 
 def test_a_prompt_is_a_strip_of_words_in_blocks(show):
