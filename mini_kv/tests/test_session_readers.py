@@ -204,6 +204,18 @@ def changed(made: ClaudeCode | Codex, number: int, **members: Any) -> list[bytes
     return made.file()
 
 
+def circle_of_a_subagent() -> list[bytes]:
+    """Return a session whose subagent, without an id, begins with two lines that are each other's parents."""
+    made = ClaudeCode()
+    made.subagent("a1", 2)
+    for line in made.lines:
+        del line["agentId"]
+    made.lines[0] |= {"type": "user", "parentUuid": made.lines[2]["uuid"]}
+    made.lines[1] |= {"type": "system"}
+    return made.file()
+
+
+FIRST, SECOND = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
 USAGE: dict[str, Any] = {"input_tokens": -3}
 LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
 
@@ -224,8 +236,8 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ([b'{"type": "summary"}\n'], "1: the file has no answer of a model with token counts"),
         ([b"{\n"], "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (
-            changed(ClaudeCode(), 1, timestamp="now"),
-            '1: timestamp is "now": it must be a time such as 2026-01-31T17:04:00.000Z',
+            changed(ClaudeCode(), 1, timestamp="secret"),
+            "1: timestamp must be a time such as 2026-01-31T17:04:00.000Z",
         ),
         (changed(ClaudeCode(), 1, message=None), "1: message is missing"),
         (changed(ClaudeCode(), 1, message="secret"), "1: message is a text: it must be an object"),
@@ -235,9 +247,20 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ),
         (
             changed(ClaudeCode(), 2, message={"content": [], "usage": USAGE}),
-            "2: input_tokens is -3: it must be at least 0",
+            "2: input_tokens must be from 0 to 10,000,000",
         ),
-        (changed(ClaudeCode(), 1, parentUuid=7), "1: parentUuid is a number: it must be a text"),
+        (
+            changed(ClaudeCode(), 2, message={"content": [], "usage": {"input_tokens": 10**17}}),
+            "2: input_tokens must be from 0 to 10,000,000",
+        ),
+        (
+            changed(ClaudeCode(), 2, message={"content": [], "usage": {"input_tokens": "secret"}}),
+            "2: input_tokens is a text: it must be an integer",
+        ),
+        (changed(ClaudeCode(), 1, parentUuid=7), "1: parentUuid is an integer: it must be a text"),
+        (changed(ClaudeCode(), 1, parentUuid=FIRST), "2: parentUuid leads in a circle"),
+        (changed(ClaudeCode(), 1, parentUuid=SECOND), "2: parentUuid leads in a circle"),
+        (circle_of_a_subagent(), "4: parentUuid leads in a circle"),
         (changed(Codex(), 3, payload=["secret"]), "3: payload is a list: it must be an object"),
         (changed(Codex(), 3, payload=None), "3: payload is missing"),
         (
@@ -246,7 +269,7 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ),
         (
             changed(Codex(), 5, payload={"type": "token_count", "info": {"last_token_usage": {"input_tokens": 1.5}}}),
-            "5: input_tokens is 1.5: it must be an integer",
+            "5: input_tokens is a number: it must be an integer",
         ),
         (
             changed(Codex(), 5, payload={"type": "token_count", "info": None}),

@@ -18,11 +18,10 @@ Sources: github.com/ryoppippi/ccusage (usage, and its repetition), github.com/mi
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_kv.traces.readers.mooncake import integer
 from mini_kv.traces.sessions.session import (
     ANSWER,
     CALL,
@@ -34,6 +33,7 @@ from mini_kv.traces.sessions.session import (
     Session,
     Turn,
     as_text,
+    count_of,
     member,
     milliseconds_of,
 )
@@ -152,21 +152,34 @@ class ClaudeCodeReader:
         name = ""
         if fields.get("isSidechain") is True:
             root = node
-            while root.parent is not None and root.parent in self._nodes and root.uuid not in self._roots:
-                root = self._nodes[root.parent]
+            for before in self._lines_before(node):
+                if root.uuid in self._roots:
+                    break
+                root = before
             name = str(fields.get("agentId") or self._roots.get(root.uuid, root.uuid))
             self._roots[node.uuid] = name
         return self._conversations.setdefault(name, len(self._conversations))
+
+    def _lines_before(self, node: _Node) -> Iterator[_Node]:
+        """Yield the lines on the way to the root. Raises `ValueError` if they form a circle."""
+        seen = {node.uuid}
+        while node.parent is not None and node.parent in self._nodes:
+            node = self._nodes[node.parent]
+            if node.uuid in seen:
+                raise ValueError("parentUuid leads in a circle")
+            seen.add(node.uuid)
+            yield node
 
     def _extend(self, conversation: int, answer: _Node) -> _History:
         """Return the lines before an answer. They often continue those of the last prompt."""
         history = self._histories.setdefault(conversation, _History())
         way: list[_Node] = []
-        parent = answer.parent
-        while parent is not None and parent in self._nodes and parent not in history.places:
-            way.append(self._nodes[parent])
-            parent = self._nodes[parent].parent
-        kept = 0 if parent is None or parent not in history.places else history.places[parent] + 1
+        kept = 0
+        for node in self._lines_before(answer):
+            if node.uuid in history.places:
+                kept = history.places[node.uuid] + 1
+                break
+            way.append(node)
         for node in history.nodes[kept:]:
             del history.places[node.uuid]
         del history.nodes[kept:]
@@ -184,10 +197,7 @@ class ClaudeCodeReader:
 
     def _count(self, turn: Turn, usage: dict[str, Any]) -> None:
         names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-        for name in names:
-            if usage.get(name) is not None:
-                integer(usage, name, 0)
-        fresh, written, read, output = (usage.get(name) or 0 for name in names)
+        fresh, written, read, output = (count_of(usage, name) for name in names)
         turn.num_tokens, turn.num_cached = fresh + written + read, read
         turn.num_written, turn.num_output = written, output
         lives = member(usage, "cache_creation", dict) or {}

@@ -20,7 +20,6 @@ their repetition), both read in 2026.
 import json
 from typing import Any
 
-from mini_kv.traces.readers.mooncake import integer
 from mini_kv.traces.sessions.session import (
     ANSWER,
     CALL,
@@ -33,6 +32,7 @@ from mini_kv.traces.sessions.session import (
     Session,
     Turn,
     as_text,
+    count_of,
     member,
     milliseconds_of,
 )
@@ -123,10 +123,7 @@ class CodexReader:
         if usage is None:
             usage = {name: value - (self._totals.get(name) or 0) for name, value in _integers(totals).items()}
         self._totals = totals
-        for name in ("input_tokens", "cached_input_tokens", "output_tokens"):
-            if usage.get(name) is not None:
-                integer(usage, name, 0)
-        num_tokens, num_cached = usage.get("input_tokens") or 0, usage.get("cached_input_tokens") or 0
+        num_tokens, num_cached = count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens")
         if num_cached > num_tokens:
             raise ValueError(f"cached_input_tokens is {num_cached}, more than the {num_tokens} input_tokens")
         line, length, started = self._prompt or (number, len(self._history), self._last_input)
@@ -135,13 +132,13 @@ class CodexReader:
             return
         parts = [*self._system, *self._history[:length]]
         turn = Turn(line, 0, started, self._model, parts, self._compaction, num_tokens, num_cached)
-        turn.num_output = usage.get("output_tokens") or 0
+        turn.num_output = count_of(usage, "output_tokens")
         self._turns.append(turn)
 
 
 def _integers(totals: dict[str, Any]) -> dict[str, int]:
-    """Return the totals. Raises `ValueError` if one is not a count."""
-    return {name: integer(totals, name, 0) for name in totals if name.endswith("tokens")}
+    """Return the totals. Raises `ValueError` if one is not an integer."""
+    return {name: member(totals, name, int) or 0 for name in totals if name.endswith("tokens")}
 
 
 def _read_item(payload: dict[str, Any]) -> tuple[Part | None, bool]:
