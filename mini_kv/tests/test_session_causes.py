@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker, RoughCounts
+from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker, RoughCounts
 from mini_kv.traces.sessions.analysis import Analysis, analyse
 from mini_kv.traces.sessions.formats import read_session
 
@@ -121,6 +121,30 @@ def eleven_calls_in_one_answer() -> Maker:
     return made
 
 
+def old_results_are_cleared() -> Maker:
+    """The provider reads the prompt before the call: 3,000 + 2 * (80 + 40) + 80 tokens."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    made.result("a", made.text(2000))
+    made.answer(text=made.text(40))
+    made.clear_results(is_said=False)
+    made.turns(2)
+    return made
+
+
+def another_model_that_gets_no_old_thinking() -> Maker:
+    made = ClaudeCode()
+    for _ in range(3):
+        made.user(made.text(80))
+        made.answer(thinking=made.text(100), text=made.text(40))
+    made.model = LARGE
+    made.drop_thinking()
+    made.turns(2)
+    return made
+
+
 # Codex -------------------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +216,8 @@ PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (another_model, ("model", 3, 0)),
     (another_system_prompt, ("before-the-texts", 3, 0)),
     (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
+    (old_results_are_cleared, ("shorter", 5, 3320)),
+    (another_model_that_gets_no_old_thinking, ("model", 4, 0)),
     (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
     (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
     (eleven_calls_in_one_answer, ("lookback", 5, 3000)),
@@ -272,6 +298,15 @@ def tools_of_codex_with_repeated_counts() -> Maker:
     return made
 
 
+def a_chat_of_codex_with_thinking() -> Maker:
+    """Up to 127 tokens of the prompt before are not read, for the cache is found in steps of 128 tokens."""
+    made = Codex(7)
+    for _ in range(8):
+        made.user(made.text(15))
+        made.answer(made.text(20), thinking=made.text(60))
+    return made
+
+
 INNOCENT = [
     a_long_chat,
     a_loop_of_tools_with_thinking_that_is_kept,
@@ -280,6 +315,7 @@ INNOCENT = [
     thinking_that_was_never_sent_again,
     a_resumed_session_of_codex,
     tools_of_codex_with_repeated_counts,
+    a_chat_of_codex_with_thinking,
 ]
 
 
@@ -320,11 +356,49 @@ def test_thinking_that_is_removed_is_found_in_rough_counts(seed: int):
     assert names.count("thinking-removed") >= 0.8 * len(names) > 0
 
 
+def anything(seed: int) -> Maker:
+    """Return a session in which anything may happen."""
+    made = ClaudeCode(seed)
+    dice = made.dice
+    for number in range(12):
+        made.user(made.text(dice.randint(1, 300)))
+        made.answer(thinking=dice.choice(["", made.text(dice.randint(1, 500))]), calls=[f"{number}"])
+        made.result(f"{number}", made.text(dice.randint(1, 3000)))
+        made.answer(text=made.text(dice.randint(1, 100)))
+        what = dice.randrange(8)
+        if what == 0:
+            made.clear_results(is_said=dice.random() < 0.5)
+        elif what == 1:
+            made.compact(made.text(dice.randint(1, 900)))
+        elif what == 2:
+            made.drop_thinking()
+        elif what == 3:
+            made.model = dice.choice([SMALL, LARGE])
+        elif what == 4:
+            made.head = made.head[: dice.randrange(len(made.head)) // 4 * 4]
+        elif what == 5:
+            made.provider.entries.clear()
+        elif what == 6:
+            made.sent = made.sent[: dice.randrange(len(made.sent)) + 1]
+        made.wait(dice.randint(1, 400))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_figure_is_larger_than_the_prompt(seed: int):
+    analysis = analysed(anything(seed))
+    for row, layout in zip(analysis.rows, analysis.layouts, strict=True):
+        for figure in (row.cached, row.hosted, row.blocks, row.common, row.broke.again if row.broke else 0):
+            assert 0 <= figure <= row.tokens
+        assert layout.num_tokens == row.tokens
+        assert all(span.num_tokens >= 0 for span in layout.spans)
+
+
 # What is said ------------------------------------------------------------------------------------------------------
 
 
 def test_the_message_and_the_cost_of_a_break():
-    """The provider read 0 of 3,200 known tokens. The compaction's summary is the first text."""
+    """The provider read 0 of 3,200 known tokens. The compaction's summary is the first text, and is new."""
     row = analysed(another_system_prompt()).rows[2]
     assert row.broke is not None
     assert (row.broke.message, row.broke.kind, row.broke.again) == (0, "not in the file", 3200)
@@ -334,7 +408,11 @@ def test_the_message_and_the_cost_of_a_break():
     )
     row = analysed(a_compaction()).rows[4]
     assert row.broke is not None
-    assert (row.broke.message, row.broke.kind, row.broke.again) == (1, "user", 180)
+    assert (row.broke.message, row.broke.kind, row.broke.again) == (
+        1,
+        "user",
+        0,
+    )  # the summary is new, and the 3,000 tokens before it were read
 
 
 def test_a_count_that_fell_within_the_texts_has_no_reason_in_the_file():

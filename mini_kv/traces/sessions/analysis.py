@@ -13,9 +13,9 @@ from mini_kv.traces.causes import Cause, find_causes
 from mini_kv.traces.prompt_hashes import make_prompts
 from mini_kv.traces.runs import Setup
 from mini_kv.traces.sessions.blocks import as_trace, blocks_needed
-from mini_kv.traces.sessions.breaks import Break, find_break, slack
+from mini_kv.traces.sessions.breaks import Break, find_break
 from mini_kv.traces.sessions.hosted import Prediction, predict
-from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out
+from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out, slack
 from mini_kv.traces.sessions.session import Session, Turn
 from mini_kv.traces.waterfall import Waterfall, make_waterfall
 

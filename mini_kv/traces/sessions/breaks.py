@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.seen import LEAST_BEHIND, Behind, common_length, find_behind
 from mini_kv.traces.sessions.hosted import Prediction
-from mini_kv.traces.sessions.layout import Layout, Span
+from mini_kv.traces.sessions.layout import Layout, Span, slack
 from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
 
 (
     COMPACTION,
     MODEL,
+    CLEARED,
+    SHORTER,
     THINKING_REMOVED,
     TIMESTAMP,
     TOOL_ORDER,
@@ -28,6 +30,8 @@ from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
 ) = (
     "compaction",
     "model",
+    "results-cleared",
+    "shorter",
     "thinking-removed",
     "timestamp",
     "tool-order",
@@ -41,6 +45,8 @@ from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
 SENTENCES = {
     COMPACTION: "a compaction replaced the history by a summary",
     MODEL: "the model changed, and models share no entries",
+    CLEARED: "old tool results were cleared from the history, so that it is shorter",
+    SHORTER: "the prompt is shorter although the texts in the file continue: older texts were left out of it",
     THINKING_REMOVED: "the provider's count fits if the old thinking was removed from the history",
     TIMESTAMP: "a value changed (a timestamp or a counter) and the text after it is the same: put it last",
     TOOL_ORDER: "the same tools came in another order: sort them",
@@ -52,8 +58,6 @@ SENTENCES = {
     " (system prompt, tools, or a setting)",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
-LEAST_TOKENS, LEAST_SHARE = 256, 0.05
-"""A difference to the provider's count is explained from so many tokens on, and from this share."""
 LOOKS_BACK = 20
 """Content blocks before a breakpoint in which Anthropic's cache looks for an entry. See `hosted` for the source."""
 _MOST_CHARACTERS = 20_000
@@ -80,15 +84,10 @@ class Break:
         return SENTENCES[self.name].format(token=self.token)
 
 
-def slack(num_tokens: int) -> float:
-    """Return the difference to this number of tokens that is not explained."""
-    return max(LEAST_TOKENS, LEAST_SHARE * num_tokens)
-
-
 def find_break(turn: Turn, layout: Layout, before: Turn, layout_before: Layout, prediction: Prediction) -> Break | None:
     """Return the break between two turns of a conversation, if there is one."""
     name = _visible(turn, layout, before, layout_before)
-    again = max(min(before.num_tokens, turn.num_tokens) - turn.num_cached, 0)
+    again = max(layout.common - turn.num_cached, 0)
     if name is not None:
         token = max(layout.common, turn.num_cached) if name == THINKING_REMOVED else layout.common
         number, kind = layout.message_at(token)
@@ -107,6 +106,10 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
         return None
     if turn.compaction != before.compaction:
         return COMPACTION
+    if layout.is_shorter or turn.cleared != before.cleared:
+        return SHORTER if turn.cleared == before.cleared else CLEARED
+    if layout.place == len(layout_before.spans):
+        return None
     kind = layout_before.spans[layout.place].part.kind
     if layout.dropped > layout_before.dropped and kind == THINKING:
         return THINKING_REMOVED

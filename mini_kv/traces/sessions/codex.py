@@ -131,7 +131,8 @@ class CodexReader:
         if num_tokens == 0:  # an estimate after a compaction
             return
         parts = [*self._system, *self._history[:length]]
-        turn = Turn(line, 0, started, self._model, parts, self._compaction, num_tokens, num_cached)
+        turn = Turn(line, 0, started, self._model, parts, self._compaction)
+        turn.num_tokens, turn.num_cached = num_tokens, num_cached
         turn.num_output = count_of(usage, "output_tokens")
         self._turns.append(turn)
 

@@ -121,8 +121,12 @@ def _breaks(analysis: Analysis) -> list[str]:
     lines = []
     for row, broke in broken:
         lines.append(f"Turn {row.turn}, token {broke.token:,}, {_place(broke)}: {broke.name}.")
-        lines.append(f"  {_capital(broke.sentence)}. The provider computed {broke.again:,} tokens again.")
+        lines.append(f"  {_capital(broke.sentence)}.{_again(broke)}")
     return lines
+
+
+def _again(broke: Break) -> str:
+    return f" The provider computed {broke.again:,} tokens again that the turn before had." if broke.again else ""
 
 
 def _capital(text: str) -> str:

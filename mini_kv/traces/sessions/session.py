@@ -55,6 +55,8 @@ class Turn:
     """The texts of the prompt, as far as the file has them."""
     compaction: int = 0
     """Line of the last compaction in this history. 0: there was none."""
+    cleared: tuple[int, int] = (0, 0)
+    """Line of the last removal of old tool results in this history, and the tokens that the provider removed."""
     num_tokens: int = 0
     """Tokens of the prompt, as the provider counted them."""
     num_cached: int = 0
