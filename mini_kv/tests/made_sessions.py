@@ -303,6 +303,16 @@ class Codex(Maker):
         for _ in range(repeats):
             self.line("event_msg", {"type": "token_count", "info": info, "rate_limits": None})
 
+    def abort(self) -> None:
+        """Stop an answer after its first call. It gets no count."""
+        self.item("exec stop", type="function_call", name="exec", arguments="stop", call_id="call_1")
+        self.line("event_msg", {"type": "turn_aborted", "reason": "interrupted"})
+
+    def roll_back(self, num_turns: int) -> None:
+        """Remove the last questions, each of which had one answer."""
+        self.sent = self.sent[: -2 * num_turns]
+        self.line("event_msg", {"type": "thread_rolled_back", "num_turns": num_turns})
+
     def turns(self, number: int, *, pause: float = 20, tokens: int = 200) -> None:
         """Let the user ask and the model answer, several times."""
         for _ in range(number):

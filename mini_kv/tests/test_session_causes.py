@@ -209,6 +209,47 @@ def tools_that_the_file_lacks() -> Maker:
     return made
 
 
+def a_pause_after_an_aborted_answer() -> Maker:
+    made = Codex()
+    made.turns(2)
+    made.user(made.text(200))
+    made.abort()
+    made.wait(1200)
+    made.turns(2)
+    return made
+
+
+def a_pause_before_a_call_that_only_the_counts_show() -> Maker:
+    """Codex asks for the summary of a compaction. The file has the counts of this call, and no text."""
+    made = Codex()
+    made.turns(3)
+    made.wait(1200)
+    made.answer(made.text(100))
+    del made.lines[-2]
+    return made
+
+
+def going_back_two_questions() -> Maker:
+    """A question has 200 tokens and an answer 100: 3,000 + 300 are before them."""
+    made = Codex()
+    made.turns(3)
+    made.roll_back(2)
+    made.turns(2)
+    return made
+
+
+def going_back_to_before_thinking() -> Maker:
+    """The first answer has 200 tokens of thinking, too."""
+    made = Codex()
+    made.user(made.text(200))
+    made.answer(made.text(100), thinking=made.text(200))
+    made.user(made.text(200))
+    made.answer(made.text(100))
+    made.roll_back(1)
+    made.turns(2)
+    return made
+
+
 PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (a_pause_of_ten_minutes, ("expired", 3, 0)),
     (a_pause_while_another_session_keeps_the_system_prompt, ("expired", 7, 3000)),
@@ -227,6 +268,10 @@ PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (a_compaction_of_codex, ("compaction", 5, 3000)),
     (a_pause_of_codex, ("expired", 3, 0)),
     (another_model_of_codex, ("model", 3, 0)),
+    (a_pause_after_an_aborted_answer, ("expired", 3, 0)),
+    (a_pause_before_a_call_that_only_the_counts_show, ("expired", 4, 0)),
+    (going_back_two_questions, ("rewind", 4, 3300)),
+    (going_back_to_before_thinking, ("rewind", 3, 3500)),
     (tools_that_the_file_lacks, ("before-the-texts", 3, 1280)),
 ]
 

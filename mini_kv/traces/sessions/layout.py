@@ -155,13 +155,14 @@ def _next(turn: Turn, before: Turn, layout: Layout, weights: _Weights, usual: fl
     """Return the layout of a turn from that of the turn before. Old thinking is kept or removed."""
     kept = _arrange(turn, before, layout, layout.dropped, weights, usual)
     user = max((index for index, part in enumerate(turn.parts) if part.kind == USER), default=0)
-    is_other = turn.model != before.model or turn.cleared != before.cleared
+    continues = kept.layout.place == len(layout.spans)
+    is_other = turn.model != before.model or turn.cleared != before.cleared or not continues
     if is_other or not any(part.kind == THINKING for part in turn.parts[layout.dropped : user]):
         return kept.layout
     removed = _arrange(turn, before, layout, user, weights, usual)
     was_sent = removed.layout.common < kept.layout.common
     was_read = turn.num_cached > removed.layout.common
-    unread = before.num_tokens - turn.num_cached
+    unread = kept.layout.common - turn.num_cached
     if was_sent and unread <= LEAST_BEHIND + (STEP if turn.num_written is None else 0):
         return kept.layout
     if was_sent and _answer_thinks(layout, turn.num_cached):
@@ -217,7 +218,8 @@ def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _W
     is_shorter = -rest > slack(before.num_tokens)
     if rest < 0:
         is_read = is_shorter or turn.cleared != before.cleared
-        common = min(common, turn.num_cached if is_read else turn.num_tokens)
+        room = turn.num_tokens - round(weight * usual)
+        common = min(common, turn.num_cached if is_read else max(room, turn.num_cached))
         spans = _shortened(spans, common, turn.num_tokens, weights)
     num_missing = turn.num_tokens - sum(span.num_tokens for span in spans)
     if num_missing:
