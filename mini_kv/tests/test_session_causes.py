@@ -44,6 +44,32 @@ def a_pause_while_another_session_keeps_the_system_prompt() -> Maker:
     return made
 
 
+def a_pause_of_nearly_five_minutes() -> Maker:
+    """The provider forgets a little early: after 294 seconds."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.wait(270)
+    made.provider.entries.clear()
+    made.turns(2)
+    return made
+
+
+def an_entry_that_the_provider_lost() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.provider.entries.clear()
+    made.turns(2)
+    return made
+
+
+def another_conversation_in_the_same_file() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.parent, made.sent = None, []
+    made.turns(2)
+    return made
+
+
 def a_compaction() -> Maker:
     made = ClaudeCode()
     made.turns(4)
@@ -253,6 +279,9 @@ def going_back_to_before_thinking() -> Maker:
 PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (a_pause_of_ten_minutes, ("expired", 3, 0)),
     (a_pause_while_another_session_keeps_the_system_prompt, ("expired", 7, 3000)),
+    (a_pause_of_nearly_five_minutes, ("probably-expired", 3, 0)),
+    (an_entry_that_the_provider_lost, ("before-the-texts", 3, 0)),
+    (another_conversation_in_the_same_file, ("new-conversation", 3, 3000)),
     (a_compaction, ("compaction", 5, 3000)),
     (another_model, ("model", 3, 0)),
     (another_system_prompt, ("before-the-texts", 3, 0)),
@@ -448,8 +477,9 @@ def test_the_message_and_the_cost_of_a_break():
     assert row.broke is not None
     assert (row.broke.message, row.broke.kind, row.broke.again) == (0, "not in the file", 3200)
     assert row.broke.sentence == (
-        "the provider read 0 tokens although the texts in the file continue: something before them changed"
-        " (system prompt, tools, or a setting)"
+        "the provider read 0 tokens although the texts in the file continue: either something before"
+        " them changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find"
+        " it"
     )
     row = analysed(a_compaction()).rows[4]
     assert row.broke is not None

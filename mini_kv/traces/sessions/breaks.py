@@ -22,8 +22,10 @@ from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
     TIMESTAMP,
     TOOL_ORDER,
     SYSTEM_PROMPT,
+    NEW,
     REWIND,
     EXPIRED,
+    PROBABLY_EXPIRED,
     LOOKBACK,
     BEFORE,
     UNKNOWN,
@@ -36,8 +38,10 @@ from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
     "timestamp",
     "tool-order",
     "system-prompt",
+    "new-conversation",
     "rewind",
     "expired",
+    "probably-expired",
     "lookback",
     "before-the-texts",
     "unknown",
@@ -51,13 +55,18 @@ SENTENCES = {
     TIMESTAMP: "a value changed (a timestamp or a counter) and the text after it is the same: put it last",
     TOOL_ORDER: "the same tools came in another order: sort them",
     SYSTEM_PROMPT: "the system prompt or a tool changed",
+    NEW: "a new conversation begins: its prompt has none of the texts before",
     REWIND: "a message of the history was changed or removed, as after going back in the conversation",
     EXPIRED: "the pause was longer than the time to live, and the provider's count fell: the entry had expired",
+    PROBABLY_EXPIRED: "the pause was nearly as long as the time to live, and the provider's count fell: the entry had"
+    " probably expired",
     LOOKBACK: "more than 20 texts were added at once, and the provider looks for an entry among the last 20 only",
-    BEFORE: "the provider read {token:,} tokens although the texts in the file continue: something before them changed"
-    " (system prompt, tools, or a setting)",
+    BEFORE: "the provider read {token:,} tokens although the texts in the file continue: either something before them"
+    " changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
+NEARLY = 0.9
+"""From this part of the time to live on, an entry may have expired: the clocks differ by seconds."""
 LOOKS_BACK = 20
 """Content blocks before a breakpoint in which Anthropic's cache looks for an entry. See `hosted` for the source."""
 _MOST_CHARACTERS = 20_000
@@ -118,7 +127,9 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
         return TOOL_ORDER
     if behind.value:
         return TIMESTAMP
-    return SYSTEM_PROMPT if kind in (SYSTEM, TOOL) else REWIND
+    if kind in (SYSTEM, TOOL):
+        return SYSTEM_PROMPT
+    return REWIND if set(turn.parts) & set(before.parts) else NEW
 
 
 def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) -> str | None:
@@ -130,6 +141,8 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return MODEL
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
+    if NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:
+        return PROBABLY_EXPIRED
     if turn.num_written is not None and len(turn.parts) - len(before.parts) > LOOKS_BACK:
         return LOOKBACK
     return BEFORE if turn.num_cached < layout.head else UNKNOWN
