@@ -197,6 +197,22 @@ def test_a_file_may_be_packed_begin_with_a_title_and_be_written_at_this_moment(t
     assert session.notes == ["line 6, the last one, is incomplete and was left out"]
 
 
+@pytest.mark.parametrize("made", [ClaudeCode(), Codex()], ids=["claude-code", "codex"])
+def test_a_damaged_line_is_left_out_with_a_note_and_the_prompts_continue(made: ClaudeCode | Codex):
+    """The third question is cut, and another line follows without an end between them, as after a crash."""
+    made.turns(2)
+    number = len(made.lines)
+    made.turns(2)
+    lines = made.file()
+    lines[number] = lines[number][:90] + b'{"type": "queue"}\n'
+    lines.insert(2, b"\0" * 200 + b"\n")
+    session = read_session(lines, "made-up")
+    assert session.notes == [f"line {line} is damaged and was left out" for line in (3, number + 2)]
+    analysis = analyse(session)
+    assert [row.tokens for row in analysis.rows] == [row.tokens for row in analysed(made).rows]
+    assert [row.broke for row in analysis.rows] == [None] * 4
+
+
 def changed(made: ClaudeCode | Codex, number: int, **members: Any) -> list[bytes]:
     """Return the lines, one of them with other members. Numbers count from 1."""
     made.turns(1)
@@ -227,6 +243,11 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ([b"\n", b"\n"], "2: the file has no answer of a model with token counts"),
         ([b"secret\n"], "1: not JSON: Expecting value (column 1)"),
         ([b'["secret"]\n'], "1: not a JSON object"),
+        ([b"secret\n", b'{"hash_ids": [1]}\n'], "1: not JSON: Expecting value (column 1)"),
+        (
+            [b"secret\n", *changed(ClaudeCode(), 1, parentUuid=7)],
+            "2: parentUuid is an integer: it must be a text",
+        ),
         ([b'{"secret": 1, "secret": 2}\n'], "1: not JSON that can be read: an object has a key twice"),
         ([b'{"type": "\xff"}\n'], "1: not UTF-8: byte 11 of the line is 0xff"),
         (

@@ -50,6 +50,8 @@ class _Node:
     line: int
     uuid: str
     parent: str | None
+    previous: str | None
+    """The main conversation's line before. It replaces a parent that the file lacks, as after a damaged line."""
     time: int
     parts: list[Part]
     calls: frozenset[str]
@@ -74,6 +76,8 @@ class ClaudeCodeReader:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
+        self._last: _Node | None = None
+        """The last line of the main conversation."""
         self._children: dict[str, list[_Node]] = {}
         """Lines with results, by their parent."""
         self._conversations: dict[str, int] = {}
@@ -91,6 +95,8 @@ class ClaudeCodeReader:
             return  # a title, a snapshot of files, a queue: not part of a prompt
         node = self._node(number, uuid, fields)
         self._nodes[uuid] = node
+        if fields.get("isSidechain") is not True:
+            self._last = node
         if node.results and node.parent is not None:
             self._children.setdefault(node.parent, []).append(node)
         if fields.get("type") == "assistant":
@@ -110,7 +116,8 @@ class ClaudeCodeReader:
 
     def _node(self, number: int, uuid: str, fields: dict[str, Any]) -> _Node:
         parent = member(fields, "parentUuid", str)
-        before = None if parent is None else self._nodes.get(parent)
+        previous = None if fields.get("isSidechain") is True else self._last
+        before = None if parent is None else self._nodes.get(parent) or previous
         is_compaction = fields.get("subtype") == "compact_boundary" or fields.get("isCompactSummary") is True
         compaction = 0 if before is None else before.compaction
         if is_compaction and (before is None or not before.compaction or before.line != compaction):
@@ -125,9 +132,8 @@ class ClaudeCodeReader:
             if message is None:
                 raise ValueError("message is missing")
             _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
-        return _Node(
-            number, uuid, parent, milliseconds_of(fields), parts, frozenset(calls), frozenset(results), compaction
-        )
+        time, before_uuid = milliseconds_of(fields), None if previous is None else previous.uuid
+        return _Node(number, uuid, parent, before_uuid, time, parts, frozenset(calls), frozenset(results), compaction)
 
     def _answer(self, node: _Node, fields: dict[str, Any]) -> None:
         """Begin a turn, or take the counts of another part of its answer."""
@@ -160,11 +166,17 @@ class ClaudeCodeReader:
             self._roots[node.uuid] = name
         return self._conversations.setdefault(name, len(self._conversations))
 
+    def _before(self, node: _Node) -> _Node | None:
+        """Return the line before in the conversation."""
+        if node.parent is None:
+            return None
+        return self._nodes.get(node.parent) or (None if node.previous is None else self._nodes[node.previous])
+
     def _lines_before(self, node: _Node) -> Iterator[_Node]:
         """Yield the lines on the way to the root. Raises `ValueError` if they form a circle."""
         seen = {node.uuid}
-        while node.parent is not None and node.parent in self._nodes:
-            node = self._nodes[node.parent]
+        while (before := self._before(node)) is not None:
+            node = before
             if node.uuid in seen:
                 raise ValueError("parentUuid leads in a circle")
             seen.add(node.uuid)
