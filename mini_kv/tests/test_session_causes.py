@@ -160,6 +160,34 @@ def old_results_are_cleared() -> Maker:
     return made
 
 
+def old_results_are_cleared_and_the_file_says_so() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    made.result("a", made.text(2000))
+    made.answer(text=made.text(40))
+    made.clear_results(is_said=True)
+    made.turns(2)
+    return made
+
+
+def the_provider_clears_old_results() -> Maker:
+    """The answer says so, and the next one says it again."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    made.result("a", made.text(2000))
+    made.answer(text=made.text(40))
+    made.clear_results(is_said=False)
+    made.turns(2)
+    edits = [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": 1, "cleared_input_tokens": 1998}]
+    for number in (-1, -3):
+        made.lines[number]["message"]["context_management"] = {"applied_edits": edits}
+    return made
+
+
 def another_model_that_gets_no_old_thinking() -> Maker:
     made = ClaudeCode()
     for _ in range(3):
@@ -287,6 +315,8 @@ PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (another_system_prompt, ("before-the-texts", 3, 0)),
     (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
     (old_results_are_cleared, ("shorter", 5, 3320)),
+    (old_results_are_cleared_and_the_file_says_so, ("results-cleared", 5, 3320)),
+    (the_provider_clears_old_results, ("results-cleared", 5, 3320)),
     (another_model_that_gets_no_old_thinking, ("model", 4, 0)),
     (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
     (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
@@ -372,6 +402,16 @@ def tools_of_codex_with_repeated_counts() -> Maker:
     return made
 
 
+def an_error_that_the_agent_wrote() -> Maker:
+    """It is in the file as an answer, and in no prompt."""
+    made = ClaudeCode(7)
+    made.turns(2)
+    message = {"id": "x", "role": "assistant", "model": "<synthetic>", "usage": {"input_tokens": 0}}
+    made.line("assistant", made.parent, message={**message, "content": [{"type": "text", "text": made.text(500)}]})
+    made.turns(2)
+    return made
+
+
 def a_chat_of_codex_with_thinking() -> Maker:
     """Up to 127 tokens of the prompt before are not read, for the cache is found in steps of 128 tokens."""
     made = Codex(7)
@@ -389,6 +429,7 @@ INNOCENT = [
     thinking_that_was_never_sent_again,
     a_resumed_session_of_codex,
     tools_of_codex_with_repeated_counts,
+    an_error_that_the_agent_wrote,
     a_chat_of_codex_with_thinking,
 ]
 

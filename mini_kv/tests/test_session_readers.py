@@ -197,6 +197,24 @@ def test_a_file_may_be_packed_begin_with_a_title_and_be_written_at_this_moment(t
     assert session.notes == ["line 6, the last one, is incomplete and was left out"]
 
 
+def test_a_tool_of_the_provider_repeats_the_prompt_and_the_last_counts_are_taken():
+    """Without the counts of each prompt there is a note."""
+    made = ClaudeCode()
+    made.turns(3)
+    message = made.lines[3]["message"]
+    message["content"].append({"type": "server_tool_use", "id": "a", "name": "web_search", "input": {}})
+    last = dict(message["usage"])
+    message["usage"] |= {"cache_read_input_tokens": 6280, "iterations": [{"input_tokens": 1}, last]}
+    session = read_session(made.file(), "made-up")
+    assert ([turn.num_tokens for turn in session.turns], session.notes) == ([3080, 3200, 3320], [])
+    del message["usage"]["iterations"]
+    session = read_session(made.file(), "made-up")
+    assert [turn.num_tokens for turn in session.turns] == [3080, 6400, 3320]
+    assert session.notes == [
+        "line 4: the provider ran a tool within the answer, so its counts may be the sum of several prompts"
+    ]
+
+
 @pytest.mark.parametrize("made", [ClaudeCode(), Codex()], ids=["claude-code", "codex"])
 def test_a_damaged_line_is_left_out_with_a_note_and_the_prompts_continue(made: ClaudeCode | Codex):
     """The third question is cut, and another line follows without an end between them, as after a crash."""

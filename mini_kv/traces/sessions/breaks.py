@@ -49,7 +49,7 @@ from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
 SENTENCES = {
     COMPACTION: "a compaction replaced the history by a summary",
     MODEL: "the model changed, and models share no entries",
-    CLEARED: "old tool results were cleared from the history, so that it is shorter",
+    CLEARED: "old tool results were cleared from the history",
     SHORTER: "the prompt is shorter although the texts in the file continue: older texts were left out of it",
     THINKING_REMOVED: "the provider's count fits if the old thinking was removed from the history",
     TIMESTAMP: "a value changed (a timestamp or a counter) and the text after it is the same: put it last",
@@ -115,10 +115,10 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
         return None
     if turn.compaction != before.compaction:
         return COMPACTION
-    if layout.is_shorter or turn.cleared != before.cleared:
-        return SHORTER if turn.cleared == before.cleared else CLEARED
-    if layout.place == len(layout_before.spans):
-        return None
+    if layout.place == len(layout_before.spans):  # the texts continue
+        if turn.cleared != before.cleared:
+            return CLEARED
+        return SHORTER if layout.is_shorter else None
     kind = layout_before.spans[layout.place].part.kind
     if layout.dropped > layout_before.dropped and kind == THINKING:
         return THINKING_REMOVED
@@ -139,6 +139,8 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return None
     if turn.model != before.model:
         return MODEL
+    if turn.cleared != before.cleared:
+        return CLEARED
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
     if NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:

@@ -8,7 +8,10 @@ One JSON object per line. Lines with a `uuid` form trees: `parentUuid` is the li
     message.id          lines with the same id are parts of one answer, and repeat its usage
     usage               input_tokens (neither read nor written), cache_creation_input_tokens, cache_read_input_tokens
     isSidechain         a subagent's line; agentId names the subagent
+    usage.iterations    the counts of each prompt, if the provider ran a tool within the answer. The others are sums
     compact_boundary    subtype of the line where a compaction begins a new tree; the next line has isCompactSummary
+    microcompact_boundary   old tool results are cleared from the prompts after this line
+    context_management  its applied_edits say what the provider cleared from this answer's prompt
 
 A prompt consists of the texts on the way from the tree's root to the answer. A tool's result may be beside this way:
 of two calls in one answer, the second result has the second call as its parent.
@@ -42,6 +45,8 @@ HOUR = 3600
 _NO_MODEL = "<synthetic>"
 """The model of an answer that Claude Code wrote itself, such as an error message."""
 
+_SUM = "the provider ran a tool within the answer, so its counts may be the sum of several prompts"
+
 
 @dataclass(slots=True)
 class _Node:
@@ -60,6 +65,8 @@ class _Node:
     """Ids of the calls whose results a line has."""
     compaction: int
     """Line of the last compaction on the way from the root."""
+    cleared: int
+    """Line of the last clearing of old tool results on this way."""
 
 
 @dataclass(slots=True)
@@ -85,6 +92,8 @@ class ClaudeCodeReader:
         """The subagent of each line of a subagent."""
         self._histories: dict[int, _History] = {}
         self._turns: dict[str, Turn] = {}
+        self._sums: dict[str, int] = {}
+        """Lines of the answers whose counts are sums."""
         self._ttls: dict[int, int] = {}
         """Seconds that an entry lives, per conversation. Subagents may have others than the main one."""
 
@@ -112,7 +121,8 @@ class ClaudeCodeReader:
             names.append("main" if keys[number] == "" else f"subagent {len(names) + ('main' not in names)}")
         for turn in turns:
             turn.conversation = used.index(turn.conversation)
-        return Session("claude-code", turns, names, [])
+        notes = [f"line {line}: {_SUM}" for line in self._sums.values()]
+        return Session("claude-code", turns, names, notes)
 
     def _node(self, number: int, uuid: str, fields: dict[str, Any]) -> _Node:
         parent = member(fields, "parentUuid", str)
@@ -122,6 +132,9 @@ class ClaudeCodeReader:
         compaction = 0 if before is None else before.compaction
         if is_compaction and (before is None or not before.compaction or before.line != compaction):
             compaction = number
+        cleared = 0 if before is None else before.cleared
+        if fields.get("subtype") == "microcompact_boundary":
+            cleared = number
         parts: list[Part] = []
         calls: set[str] = set()
         results: set[str] = set()
@@ -131,9 +144,11 @@ class ClaudeCodeReader:
             message = member(fields, "message", dict)
             if message is None:
                 raise ValueError("message is missing")
-            _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
+            if message.get("model") != _NO_MODEL:
+                _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
         time, before_uuid = milliseconds_of(fields), None if previous is None else previous.uuid
-        return _Node(number, uuid, parent, before_uuid, time, parts, frozenset(calls), frozenset(results), compaction)
+        sets = frozenset(calls), frozenset(results)
+        return _Node(number, uuid, parent, before_uuid, time, parts, *sets, compaction, cleared)
 
     def _answer(self, node: _Node, fields: dict[str, Any]) -> None:
         """Begin a turn, or take the counts of another part of its answer."""
@@ -149,9 +164,13 @@ class ClaudeCodeReader:
             started = history.nodes[-1].time if history.nodes else node.time
             parts = [part for line in history.nodes for part in line.parts]
             model = str(message.get("model"))
-            compaction = max((line.compaction for line in history.nodes[-1:]), default=0)
-            self._turns[key] = Turn(node.line, conversation, started, model, parts, compaction)
-        self._count(self._turns[key], usage)
+            compaction, cleared = max(((line.compaction, line.cleared) for line in history.nodes[-1:]), default=(0, 0))
+            self._turns[key] = Turn(
+                node.line, conversation, started, model, parts, compaction, (cleared, _cleared_tokens(message))
+            )
+        self._count(self._turns[key], _last_usage(usage))
+        if _is_sum(message, usage):
+            self._sums[key] = self._turns[key].line
 
     def _conversation(self, node: _Node, fields: dict[str, Any]) -> int:
         """Return the number of the line's conversation: the main one, or one for each subagent."""
@@ -218,6 +237,31 @@ class ClaudeCodeReader:
         elif lives.get("ephemeral_5m_input_tokens"):
             self._ttls[turn.conversation] = DEFAULT_TTL
         turn.ttl = self._ttls.get(turn.conversation, DEFAULT_TTL)
+
+
+def _cleared_tokens(message: dict[str, Any]) -> int:
+    """Return the tokens of old tool results that the provider cleared from the prompt of this answer."""
+    management = member(message, "context_management", dict) or {}
+    edits = member(management, "applied_edits", list) or []
+    return sum(
+        count_of(edit, "cleared_input_tokens")
+        for edit in edits
+        if isinstance(edit, dict) and str(edit.get("type")).startswith("clear_tool_uses")
+    )
+
+
+def _last_usage(usage: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of the last prompt, if an answer has several. What they lack is as in the whole."""
+    iterations = member(usage, "iterations", list) or []
+    counts = [one for one in iterations if isinstance(one, dict)]
+    return usage | counts[-1] if counts else usage
+
+
+def _is_sum(message: dict[str, Any], usage: dict[str, Any]) -> bool:
+    """Return whether the provider ran a tool, and the counts are not those of one prompt."""
+    content = message.get("content")
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    return not usage.get("iterations") and any(block.get("type") == "server_tool_use" for block in blocks)
 
 
 def _read_content(content: Any, is_user: bool, parts: list[Part], calls: set[str], results: set[str]) -> None:
