@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker, RoughCounts
+from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker, Provider, RoughCounts
 from mini_kv.traces.sessions.analysis import Analysis, analyse
 from mini_kv.traces.sessions.formats import read_session
 
@@ -529,6 +529,28 @@ def test_the_message_and_the_cost_of_a_break():
         "user",
         0,
     )  # the summary is new, and the 3,000 tokens before it were read
+
+
+class CountsNothing(Provider):
+    """A provider that counts no cached token."""
+
+    def read(self, model: str, head: str, prompt: str, now: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("made", [ClaudeCode(), Codex()], ids=["claude-code", "codex"])
+def test_a_provider_that_counts_no_cached_token_is_said_once(made: ClaudeCode | Codex):
+    """As through a server that leaves the counts out. The compaction is seen in the texts."""
+    made.provider = CountsNothing(made.provider.has_steps)
+    made.turns(3)
+    made.compact(made.text(300))
+    made.turns(2)
+    analysis = analysed(made)
+    assert [row.broke.name for row in analysis.rows if row.broke is not None] == ["compaction"]
+    assert [row.note for row in analysis.rows] == ["first turn", "", "", "", ""]
+    assert analysis.session.notes == [
+        "the provider counted no cached token at all, so only causes that the texts show are named"
+    ]
 
 
 def test_a_count_that_fell_within_the_texts_has_no_reason_in_the_file():

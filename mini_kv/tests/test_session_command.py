@@ -70,6 +70,42 @@ def test_a_pool_tells_what_a_pause_cost_and_what_is_not_known(capsys: pytest.Cap
     assert lines[-2:] == ["Prompts are larger than the pool.", "No pause was longer than 3,600 s."]
 
 
+def printed(made: ClaudeCode | Codex, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(b"".join(made.file()))
+    assert main(["session", str(path)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_session_is_as_predicted_only_if_no_row_has_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The entry lives longer than five minutes. No prefix broke, and no prediction was right."""
+    made = Codex()
+    made.turns(2)
+    assert "No prefix broke: each prompt continues the one before, and the provider read it as predicted." in printed(
+        made, tmp_path, capsys
+    )
+    made.wait(600)
+    made.provider.entries = dict.fromkeys(made.provider.entries, made.now.timestamp())
+    made.turns(1)
+    assert "No prefix broke: each prompt continues the one before." in printed(made, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("made", "unseen"),
+    [
+        (ClaudeCode(), "the system prompt and the tools"),
+        (Codex(), "the system prompt and the tools"),
+        (Codex(tools=["search"]), "the system prompt and other tools"),
+        (Codex(system="Be brief."), "the agent's own tools, and what else it sends first"),
+    ],
+)
+def test_what_the_file_lacks_is_named(
+    made: ClaudeCode | Codex, unseen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made.turns(2)
+    assert f"before the first text are not in the file: {unseen}." in printed(made, tmp_path, capsys)[2]
+
+
 def test_the_figures_as_json(capsys: pytest.CaptureFixture[str]):
     assert main(["session", "example", "--json", "--block-size", "32"]) == 0
     figures = json.loads(capsys.readouterr().out)

@@ -272,6 +272,10 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
             [b'{"token_ids": [1, 2]}\n'],
             "1: not a line of a session file: Claude Code's have type and sessionId, Codex's have type and payload",
         ),
+        (
+            [b'{"id": "a", "timestamp": "b", "instructions": "secret"}\n'],
+            "1: an older format of Codex, which has no token counts",
+        ),
         ([b'{"type": "summary"}\n'], "1: the file has no answer of a model with token counts"),
         ([b"{\n"], "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (

@@ -46,6 +46,8 @@ from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
     "before-the-texts",
     "unknown",
 )
+FROM_COUNTS = (MODEL, EXPIRED, PROBABLY_EXPIRED, LOOKBACK, BEFORE, UNKNOWN)
+"""The causes that the provider's counts show, and the texts do not."""
 SENTENCES = {
     COMPACTION: "a compaction replaced the history by a summary",
     MODEL: "the model changed, and models share no entries",

@@ -112,6 +112,8 @@ def _reader_for(fields: dict[str, Any]) -> Reader | None:
         return CodexReader()
     if "uuid" in fields and "sessionId" in fields:
         return ClaudeCodeReader()
+    if isinstance(fields.get("id"), str) and ("instructions" in fields or "git" in fields):
+        raise ValueError("an older format of Codex, which has no token counts")
     if isinstance(fields.get("type"), str):  # a title or a snapshot of files may come first
         return None
     raise ValueError(

@@ -79,6 +79,11 @@ class Session:
     notes: Sequence[str]
     """What was left out."""
 
+    @property
+    def has_cached(self) -> bool:
+        """Whether the provider counted a token of a cache. Some servers between agent and provider leave this out."""
+        return any(turn.num_cached for turn in self.turns)
+
 
 def milliseconds_of(fields: dict[str, Any]) -> int:
     """Return the line's timestamp in ms since 1970. Raises `ValueError` if it is missing or not a time."""
