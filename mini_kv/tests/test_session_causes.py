@@ -490,7 +490,7 @@ def anything(seed: int) -> Maker:
         elif what == 3:
             made.model = dice.choice([SMALL, LARGE])
         elif what == 4:
-            made.head = made.head[: dice.randrange(len(made.head)) // 4 * 4]
+            made.head = made.head[: dice.randrange(len(made.head) + 1) // 4 * 4]
         elif what == 5:
             made.provider.entries.clear()
         elif what == 6:

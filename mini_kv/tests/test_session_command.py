@@ -35,6 +35,26 @@ def test_the_example_opens_with_a_row_and_blocks_per_turn(capsys: pytest.Capture
     assert blocks == ["  10 [xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx++]"]
 
 
+def test_with_a_longer_time_to_live_a_pause_is_not_called_a_change(capsys: pytest.CaptureFixture[str]):
+    """Turn 10 comes after 15 minutes. An entry of an hour had not expired, but the provider may have lost it."""
+    assert main(["session", "example", "--ttl", "1h"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Turn 10, token 0, before the first text: before-the-texts.")
+    assert lines[start + 1] == (
+        "  The provider read 0 tokens although the texts in the file continue: either something before them changed"
+        " (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it. The"
+        " provider computed 4,750 tokens again that the turn before had."
+    )
+
+
+def test_only_what_is_computed_again_is_said_to_be(capsys: pytest.CaptureFixture[str]):
+    """After the compaction in turn 17 the provider read the 3,000 tokens that are left. The others are new."""
+    assert main(["session", "example"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Turn 17, token 3,000, in text 1 (user): compaction.")
+    assert lines[start + 1] == "  A compaction replaced the history by a summary."
+
+
 def test_the_example_of_codex_names_tools_and_a_clock(capsys: pytest.CaptureFixture[str]):
     assert main(["session", "example", "--format", "codex"]) == 0
     out = capsys.readouterr().out

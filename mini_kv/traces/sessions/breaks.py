@@ -87,7 +87,7 @@ class Break:
     kind: str
     """The kind of this text."""
     again: int
-    """Tokens of the prompt before that the provider computed again."""
+    """Tokens that the prompt before had at the same place, and that the provider computed again."""
 
     @property
     def sentence(self) -> str:

@@ -12,7 +12,11 @@ a number that is far from it: then there are tokens that the file lacks, or text
 
 Old thinking may be such a text. A provider can remove it when the user writes again. It was removed if the provider
 read only the tokens up to an answer that has thinking. It was also removed if the counts fit much better without it,
-and the provider read no more than the tokens before it.
+and the provider read no more than the tokens before it. Such a removal is only looked for if the model is the same, the
+texts continue, and no old tool result was cleared.
+
+If a prompt is shorter although it continues the texts of the one before, older texts were left out. Then only the
+tokens that the provider read are known to be the same, and the rest is divided again.
 """
 
 from collections.abc import Callable, Sequence
