@@ -74,6 +74,28 @@ def test_a_subagent_is_another_conversation_and_a_long_pause_empties_the_cache()
     assert [row.pause for row in analysis.rows] == [None, None, 24, 72, 624]
 
 
+def test_two_subagents_without_an_id_that_begin_at_the_same_line_are_two_conversations():
+    made = ClaudeCode()
+    made.turns(1)
+    main = made.parent
+    for name in ("a1", "a2"):
+        number = len(made.lines)
+        made.subagent(name, 2)
+        made.lines[number]["parentUuid"] = main
+    made.turns(1)
+    for line in made.lines:
+        line.pop("agentId", None)
+    analysis = analysed(made)
+    assert [row.conversation for row in analysis.rows] == [
+        "main",
+        *["subagent 1"] * 2,
+        *["subagent 2"] * 2,
+        "main",
+    ]
+    assert [row.broke for row in analysis.rows] == [None] * 6
+    assert [len(turn.parts) for turn in analysis.session.turns] == [1, 1, 3, 1, 3, 3]
+
+
 # Codex: found are steps of 128 tokens ------------------------------------------------------------------------------
 
 

@@ -57,6 +57,8 @@ class _Node:
     parent: str | None
     previous: str | None
     """The main conversation's line before. It replaces a parent that the file lacks, as after a damaged line."""
+    is_side: bool
+    """Whether it is a subagent's line."""
     time: int
     parts: list[Part]
     calls: frozenset[str]
@@ -104,7 +106,7 @@ class ClaudeCodeReader:
             return  # a title, a snapshot of files, a queue: not part of a prompt
         node = self._node(number, uuid, fields)
         self._nodes[uuid] = node
-        if fields.get("isSidechain") is not True:
+        if not node.is_side:
             self._last = node
         if node.results and node.parent is not None:
             self._children.setdefault(node.parent, []).append(node)
@@ -126,7 +128,8 @@ class ClaudeCodeReader:
 
     def _node(self, number: int, uuid: str, fields: dict[str, Any]) -> _Node:
         parent = member(fields, "parentUuid", str)
-        previous = None if fields.get("isSidechain") is True else self._last
+        is_side = fields.get("isSidechain") is True
+        previous = None if is_side else self._last
         before = None if parent is None else self._nodes.get(parent) or previous
         is_compaction = fields.get("subtype") == "compact_boundary" or fields.get("isCompactSummary") is True
         compaction = 0 if before is None else before.compaction
@@ -148,7 +151,7 @@ class ClaudeCodeReader:
                 _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
         time, before_uuid = milliseconds_of(fields), None if previous is None else previous.uuid
         sets = frozenset(calls), frozenset(results)
-        return _Node(number, uuid, parent, before_uuid, time, parts, *sets, compaction, cleared)
+        return _Node(number, uuid, parent, before_uuid, is_side, time, parts, *sets, compaction, cleared)
 
     def _answer(self, node: _Node, fields: dict[str, Any]) -> None:
         """Begin a turn, or take the counts of another part of its answer."""
@@ -175,7 +178,7 @@ class ClaudeCodeReader:
     def _conversation(self, node: _Node, fields: dict[str, Any]) -> int:
         """Return the number of the line's conversation: the main one, or one for each subagent."""
         name = ""
-        if fields.get("isSidechain") is True:
+        if node.is_side:
             root = node
             for before in self._lines_before(node):
                 if root.uuid in self._roots:
@@ -186,10 +189,11 @@ class ClaudeCodeReader:
         return self._conversations.setdefault(name, len(self._conversations))
 
     def _before(self, node: _Node) -> _Node | None:
-        """Return the line before in the conversation."""
+        """Return the line before in the conversation. A subagent may begin at one of the main one."""
         if node.parent is None:
             return None
-        return self._nodes.get(node.parent) or (None if node.previous is None else self._nodes[node.previous])
+        before = self._nodes.get(node.parent) or self._nodes.get(node.previous or "")
+        return None if before is None or (node.is_side and not before.is_side) else before
 
     def _lines_before(self, node: _Node) -> Iterator[_Node]:
         """Yield the lines on the way to the root. Raises `ValueError` if they form a circle."""
