@@ -337,6 +337,10 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
             "5: input_tokens is a number: it must be an integer",
         ),
         (
+            changed(Codex(), 5, payload={"type": "token_count", "info": {"total_token_usage": {"a_tokens": "secret"}}}),
+            "5: a_tokens is a text: it must be an integer",
+        ),
+        (
             changed(Codex(), 5, payload={"type": "token_count", "info": None}),
             "5: the file has no answer of a model with token counts",
         ),

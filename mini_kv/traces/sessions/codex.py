@@ -64,7 +64,7 @@ class CodexReader:
         self._last_input = 0
         self._model = "unknown"
         self._compaction = 0
-        self._totals: dict[str, Any] = {}
+        self._totals: dict[str, int] = {}
         self._turns: list[Turn] = []
 
     def add(self, number: int, fields: dict[str, Any]) -> None:
@@ -150,12 +150,12 @@ class CodexReader:
         """Take the counts of an answer, unless the line repeats those of the last one."""
         if info is None:
             return
-        totals = member(info, "total_token_usage", dict) or {}
+        totals = _integers(member(info, "total_token_usage", dict) or {})
         usage = member(info, "last_token_usage", dict)
         if totals and totals == self._totals:
             return
         if usage is None:
-            usage = {name: value - (self._totals.get(name) or 0) for name, value in _integers(totals).items()}
+            usage = {name: value - self._totals.get(name, 0) for name, value in totals.items()}
         self._totals = totals
         num_tokens, num_cached = count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens")
         if num_cached > num_tokens:
