@@ -184,6 +184,12 @@ class ClaudeCode(Maker):
         """Let the provider remove old thinking. The file still has it."""
         self.sent = [one for one in self.sent if one[0] != "thinking"]
 
+    def clear_results(self, *, is_said: bool) -> None:
+        """Let old tool results be cleared from the prompt. The file still has them."""
+        self.sent = [(kind, "cleared." if kind == "result" else text) for kind, text in self.sent]
+        if is_said:
+            self.line("system", self.parent, subtype="microcompact_boundary", content="Context microcompacted")
+
     def go_back(self, uuid: str, num_sent: int) -> None:
         """Continue after an earlier line."""
         self.parent, self.sent = uuid, self.sent[:num_sent]
@@ -277,13 +283,15 @@ class Codex(Maker):
         """Write what the user says."""
         self.item(text, type="message", role="user", content=[{"type": "input_text", "text": text}])
 
-    def answer(self, text: str, *, repeats: int = 1, result: str = "") -> None:
+    def answer(self, text: str, *, thinking: str = "", repeats: int = 1, result: str = "") -> None:
         """Call the model, and write its answer. With a result the answer is a call, whose result comes at once."""
         tools = "".join(json.dumps({"name": name}) for name in self.tools)
         prompt = self.head + tools + self.system + "".join(self.sent)
         num_tokens = len(prompt) // 4
         cached = self.provider.read(self.model, self.head, prompt, self.now.timestamp())
         self.wait(4)
+        if thinking:
+            self.item(thinking, type="reasoning", summary=[], encrypted_content=thinking)
         if result:
             self.item(f"exec {text}", type="function_call", name="exec", arguments=text, call_id="call_1")
             self.item(result, type="function_call_output", call_id="call_1", output=result)
@@ -294,6 +302,16 @@ class Codex(Maker):
         info = {"total_token_usage": self.totals, "last_token_usage": counts, "model_context_window": 200_000}
         for _ in range(repeats):
             self.line("event_msg", {"type": "token_count", "info": info, "rate_limits": None})
+
+    def abort(self) -> None:
+        """Stop an answer after its first call. It gets no count."""
+        self.item("exec stop", type="function_call", name="exec", arguments="stop", call_id="call_1")
+        self.line("event_msg", {"type": "turn_aborted", "reason": "interrupted"})
+
+    def roll_back(self, num_turns: int) -> None:
+        """Remove the last questions, each of which had one answer."""
+        self.sent = self.sent[: -2 * num_turns]
+        self.line("event_msg", {"type": "thread_rolled_back", "num_turns": num_turns})
 
     def turns(self, number: int, *, pause: float = 20, tokens: int = 200) -> None:
         """Let the user ask and the model answer, several times."""

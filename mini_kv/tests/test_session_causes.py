@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mini_kv.tests.made_sessions import LARGE, ClaudeCode, Codex, Maker, RoughCounts
+from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker, Provider, RoughCounts
 from mini_kv.traces.sessions.analysis import Analysis, analyse
 from mini_kv.traces.sessions.formats import read_session
 
@@ -40,6 +40,32 @@ def a_pause_while_another_session_keeps_the_system_prompt() -> Maker:
     made.turns(6)
     made.wait(600)
     made.provider.entries[made.model, made.head] = made.now.timestamp()
+    made.turns(2)
+    return made
+
+
+def a_pause_of_nearly_five_minutes() -> Maker:
+    """The provider forgets a little early: after 294 seconds."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.wait(270)
+    made.provider.entries.clear()
+    made.turns(2)
+    return made
+
+
+def an_entry_that_the_provider_lost() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.provider.entries.clear()
+    made.turns(2)
+    return made
+
+
+def another_conversation_in_the_same_file() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.parent, made.sent = None, []
     made.turns(2)
     return made
 
@@ -121,6 +147,58 @@ def eleven_calls_in_one_answer() -> Maker:
     return made
 
 
+def old_results_are_cleared() -> Maker:
+    """The provider reads the prompt before the call: 3,000 + 2 * (80 + 40) + 80 tokens."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    made.result("a", made.text(2000))
+    made.answer(text=made.text(40))
+    made.clear_results(is_said=False)
+    made.turns(2)
+    return made
+
+
+def old_results_are_cleared_and_the_file_says_so() -> Maker:
+    made = ClaudeCode()
+    made.turns(2)
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    made.result("a", made.text(2000))
+    made.answer(text=made.text(40))
+    made.clear_results(is_said=True)
+    made.turns(2)
+    return made
+
+
+def the_provider_clears_old_results() -> Maker:
+    """The answer says so, and the next one says it again."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    made.result("a", made.text(2000))
+    made.answer(text=made.text(40))
+    made.clear_results(is_said=False)
+    made.turns(2)
+    edits = [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": 1, "cleared_input_tokens": 1998}]
+    for number in (-1, -3):
+        made.lines[number]["message"]["context_management"] = {"applied_edits": edits}
+    return made
+
+
+def another_model_that_gets_no_old_thinking() -> Maker:
+    made = ClaudeCode()
+    for _ in range(3):
+        made.user(made.text(80))
+        made.answer(thinking=made.text(100), text=made.text(40))
+    made.model = LARGE
+    made.drop_thinking()
+    made.turns(2)
+    return made
+
+
 # Codex -------------------------------------------------------------------------------------------------------------
 
 
@@ -185,13 +263,61 @@ def tools_that_the_file_lacks() -> Maker:
     return made
 
 
+def a_pause_after_an_aborted_answer() -> Maker:
+    made = Codex()
+    made.turns(2)
+    made.user(made.text(200))
+    made.abort()
+    made.wait(1200)
+    made.turns(2)
+    return made
+
+
+def a_pause_before_a_call_that_only_the_counts_show() -> Maker:
+    """Codex asks for the summary of a compaction. The file has the counts of this call, and no text."""
+    made = Codex()
+    made.turns(3)
+    made.wait(1200)
+    made.answer(made.text(100))
+    del made.lines[-2]
+    return made
+
+
+def going_back_two_questions() -> Maker:
+    """A question has 200 tokens and an answer 100: 3,000 + 300 are before them."""
+    made = Codex()
+    made.turns(3)
+    made.roll_back(2)
+    made.turns(2)
+    return made
+
+
+def going_back_to_before_thinking() -> Maker:
+    """The first answer has 200 tokens of thinking, too."""
+    made = Codex()
+    made.user(made.text(200))
+    made.answer(made.text(100), thinking=made.text(200))
+    made.user(made.text(200))
+    made.answer(made.text(100))
+    made.roll_back(1)
+    made.turns(2)
+    return made
+
+
 PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (a_pause_of_ten_minutes, ("expired", 3, 0)),
     (a_pause_while_another_session_keeps_the_system_prompt, ("expired", 7, 3000)),
+    (a_pause_of_nearly_five_minutes, ("probably-expired", 3, 0)),
+    (an_entry_that_the_provider_lost, ("before-the-texts", 3, 0)),
+    (another_conversation_in_the_same_file, ("new-conversation", 3, 3000)),
     (a_compaction, ("compaction", 5, 3000)),
     (another_model, ("model", 3, 0)),
     (another_system_prompt, ("before-the-texts", 3, 0)),
     (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
+    (old_results_are_cleared, ("shorter", 5, 3320)),
+    (old_results_are_cleared_and_the_file_says_so, ("results-cleared", 5, 3320)),
+    (the_provider_clears_old_results, ("results-cleared", 5, 3320)),
+    (another_model_that_gets_no_old_thinking, ("model", 4, 0)),
     (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
     (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
     (eleven_calls_in_one_answer, ("lookback", 5, 3000)),
@@ -201,6 +327,10 @@ PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
     (a_compaction_of_codex, ("compaction", 5, 3000)),
     (a_pause_of_codex, ("expired", 3, 0)),
     (another_model_of_codex, ("model", 3, 0)),
+    (a_pause_after_an_aborted_answer, ("expired", 3, 0)),
+    (a_pause_before_a_call_that_only_the_counts_show, ("expired", 4, 0)),
+    (going_back_two_questions, ("rewind", 4, 3300)),
+    (going_back_to_before_thinking, ("rewind", 3, 3500)),
     (tools_that_the_file_lacks, ("before-the-texts", 3, 1280)),
 ]
 
@@ -272,6 +402,25 @@ def tools_of_codex_with_repeated_counts() -> Maker:
     return made
 
 
+def an_error_that_the_agent_wrote() -> Maker:
+    """It is in the file as an answer, and in no prompt."""
+    made = ClaudeCode(7)
+    made.turns(2)
+    message = {"id": "x", "role": "assistant", "model": "<synthetic>", "usage": {"input_tokens": 0}}
+    made.line("assistant", made.parent, message={**message, "content": [{"type": "text", "text": made.text(500)}]})
+    made.turns(2)
+    return made
+
+
+def a_chat_of_codex_with_thinking() -> Maker:
+    """Up to 127 tokens of the prompt before are not read, for the cache is found in steps of 128 tokens."""
+    made = Codex(7)
+    for _ in range(8):
+        made.user(made.text(15))
+        made.answer(made.text(20), thinking=made.text(60))
+    return made
+
+
 INNOCENT = [
     a_long_chat,
     a_loop_of_tools_with_thinking_that_is_kept,
@@ -280,6 +429,8 @@ INNOCENT = [
     thinking_that_was_never_sent_again,
     a_resumed_session_of_codex,
     tools_of_codex_with_repeated_counts,
+    an_error_that_the_agent_wrote,
+    a_chat_of_codex_with_thinking,
 ]
 
 
@@ -320,21 +471,86 @@ def test_thinking_that_is_removed_is_found_in_rough_counts(seed: int):
     assert names.count("thinking-removed") >= 0.8 * len(names) > 0
 
 
+def anything(seed: int) -> Maker:
+    """Return a session in which anything may happen."""
+    made = ClaudeCode(seed)
+    dice = made.dice
+    for number in range(12):
+        made.user(made.text(dice.randint(1, 300)))
+        made.answer(thinking=dice.choice(["", made.text(dice.randint(1, 500))]), calls=[f"{number}"])
+        made.result(f"{number}", made.text(dice.randint(1, 3000)))
+        made.answer(text=made.text(dice.randint(1, 100)))
+        what = dice.randrange(8)
+        if what == 0:
+            made.clear_results(is_said=dice.random() < 0.5)
+        elif what == 1:
+            made.compact(made.text(dice.randint(1, 900)))
+        elif what == 2:
+            made.drop_thinking()
+        elif what == 3:
+            made.model = dice.choice([SMALL, LARGE])
+        elif what == 4:
+            made.head = made.head[: dice.randrange(len(made.head) + 1) // 4 * 4]
+        elif what == 5:
+            made.provider.entries.clear()
+        elif what == 6:
+            made.sent = made.sent[: dice.randrange(len(made.sent)) + 1]
+        made.wait(dice.randint(1, 400))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_figure_is_larger_than_the_prompt(seed: int):
+    analysis = analysed(anything(seed))
+    for row, layout in zip(analysis.rows, analysis.layouts, strict=True):
+        for figure in (row.cached, row.hosted, row.blocks, row.common, row.broke.again if row.broke else 0):
+            assert 0 <= figure <= row.tokens
+        assert layout.num_tokens == row.tokens
+        assert all(span.num_tokens >= 0 for span in layout.spans)
+
+
 # What is said ------------------------------------------------------------------------------------------------------
 
 
 def test_the_message_and_the_cost_of_a_break():
-    """The provider read 0 of 3,200 known tokens. The compaction's summary is the first text."""
+    """The provider read 0 of 3,200 known tokens. The compaction's summary is the first text, and is new."""
     row = analysed(another_system_prompt()).rows[2]
     assert row.broke is not None
     assert (row.broke.message, row.broke.kind, row.broke.again) == (0, "not in the file", 3200)
     assert row.broke.sentence == (
-        "the provider read 0 tokens although the texts in the file continue: something before them changed"
-        " (system prompt, tools, or a setting)"
+        "the provider read 0 tokens although the texts in the file continue: either something before"
+        " them changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find"
+        " it"
     )
     row = analysed(a_compaction()).rows[4]
     assert row.broke is not None
-    assert (row.broke.message, row.broke.kind, row.broke.again) == (1, "user", 180)
+    assert (row.broke.message, row.broke.kind, row.broke.again) == (
+        1,
+        "user",
+        0,
+    )  # the summary is new, and the 3,000 tokens before it were read
+
+
+class CountsNothing(Provider):
+    """A provider that counts no cached token."""
+
+    def read(self, model: str, head: str, prompt: str, now: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("made", [ClaudeCode(), Codex()], ids=["claude-code", "codex"])
+def test_a_provider_that_counts_no_cached_token_is_said_once(made: ClaudeCode | Codex):
+    """As through a server that leaves the counts out. The compaction is seen in the texts."""
+    made.provider = CountsNothing(made.provider.has_steps)
+    made.turns(3)
+    made.compact(made.text(300))
+    made.turns(2)
+    analysis = analysed(made)
+    assert [row.broke.name for row in analysis.rows if row.broke is not None] == ["compaction"]
+    assert [row.note for row in analysis.rows] == ["first turn", "", "", "", ""]
+    assert analysis.session.notes == [
+        "the provider counted no cached token at all, so only causes that the texts show are named"
+    ]
 
 
 def test_a_count_that_fell_within_the_texts_has_no_reason_in_the_file():

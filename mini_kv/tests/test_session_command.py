@@ -35,6 +35,26 @@ def test_the_example_opens_with_a_row_and_blocks_per_turn(capsys: pytest.Capture
     assert blocks == ["  10 [xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx++]"]
 
 
+def test_with_a_longer_time_to_live_a_pause_is_not_called_a_change(capsys: pytest.CaptureFixture[str]):
+    """Turn 10 comes after 15 minutes. An entry of an hour had not expired, but the provider may have lost it."""
+    assert main(["session", "example", "--ttl", "1h"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Turn 10, token 0, before the first text: before-the-texts.")
+    assert lines[start + 1] == (
+        "  The provider read 0 tokens although the texts in the file continue: either something before them changed"
+        " (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it. The"
+        " provider computed 4,750 tokens again that the turn before had."
+    )
+
+
+def test_only_what_is_computed_again_is_said_to_be(capsys: pytest.CaptureFixture[str]):
+    """After the compaction in turn 17 the provider read the 3,000 tokens that are left. The others are new."""
+    assert main(["session", "example"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Turn 17, token 3,000, in text 1 (user): compaction.")
+    assert lines[start + 1] == "  A compaction replaced the history by a summary."
+
+
 def test_the_example_of_codex_names_tools_and_a_clock(capsys: pytest.CaptureFixture[str]):
     assert main(["session", "example", "--format", "codex"]) == 0
     out = capsys.readouterr().out
@@ -68,6 +88,42 @@ def test_a_pool_tells_what_a_pause_cost_and_what_is_not_known(capsys: pytest.Cap
     assert main(["session", "example", "--num-blocks", "200", "--ttl", "1h"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["Prompts are larger than the pool.", "No pause was longer than 3,600 s."]
+
+
+def printed(made: ClaudeCode | Codex, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(b"".join(made.file()))
+    assert main(["session", str(path)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_session_is_as_predicted_only_if_no_row_has_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The entry lives longer than five minutes. No prefix broke, and no prediction was right."""
+    made = Codex()
+    made.turns(2)
+    assert "No prefix broke: each prompt continues the one before, and the provider read it as predicted." in printed(
+        made, tmp_path, capsys
+    )
+    made.wait(600)
+    made.provider.entries = dict.fromkeys(made.provider.entries, made.now.timestamp())
+    made.turns(1)
+    assert "No prefix broke: each prompt continues the one before." in printed(made, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("made", "unseen"),
+    [
+        (ClaudeCode(), "the system prompt and the tools"),
+        (Codex(), "the system prompt and the tools"),
+        (Codex(tools=["search"]), "the system prompt and other tools"),
+        (Codex(system="Be brief."), "the agent's own tools, and what else it sends first"),
+    ],
+)
+def test_what_the_file_lacks_is_named(
+    made: ClaudeCode | Codex, unseen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made.turns(2)
+    assert f"before the first text are not in the file: {unseen}." in printed(made, tmp_path, capsys)[2]
 
 
 def test_the_figures_as_json(capsys: pytest.CaptureFixture[str]):

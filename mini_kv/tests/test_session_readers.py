@@ -74,6 +74,28 @@ def test_a_subagent_is_another_conversation_and_a_long_pause_empties_the_cache()
     assert [row.pause for row in analysis.rows] == [None, None, 24, 72, 624]
 
 
+def test_two_subagents_without_an_id_that_begin_at_the_same_line_are_two_conversations():
+    made = ClaudeCode()
+    made.turns(1)
+    main = made.parent
+    for name in ("a1", "a2"):
+        number = len(made.lines)
+        made.subagent(name, 2)
+        made.lines[number]["parentUuid"] = main
+    made.turns(1)
+    for line in made.lines:
+        line.pop("agentId", None)
+    analysis = analysed(made)
+    assert [row.conversation for row in analysis.rows] == [
+        "main",
+        *["subagent 1"] * 2,
+        *["subagent 2"] * 2,
+        "main",
+    ]
+    assert [row.broke for row in analysis.rows] == [None] * 6
+    assert [len(turn.parts) for turn in analysis.session.turns] == [1, 1, 3, 1, 3, 3]
+
+
 # Codex: found are steps of 128 tokens ------------------------------------------------------------------------------
 
 
@@ -197,6 +219,40 @@ def test_a_file_may_be_packed_begin_with_a_title_and_be_written_at_this_moment(t
     assert session.notes == ["line 6, the last one, is incomplete and was left out"]
 
 
+def test_a_tool_of_the_provider_repeats_the_prompt_and_the_last_counts_are_taken():
+    """Without the counts of each prompt there is a note."""
+    made = ClaudeCode()
+    made.turns(3)
+    message = made.lines[3]["message"]
+    message["content"].append({"type": "server_tool_use", "id": "a", "name": "web_search", "input": {}})
+    last = dict(message["usage"])
+    message["usage"] |= {"cache_read_input_tokens": 6280, "iterations": [{"input_tokens": 1}, last]}
+    session = read_session(made.file(), "made-up")
+    assert ([turn.num_tokens for turn in session.turns], session.notes) == ([3080, 3200, 3320], [])
+    del message["usage"]["iterations"]
+    session = read_session(made.file(), "made-up")
+    assert [turn.num_tokens for turn in session.turns] == [3080, 6400, 3320]
+    assert session.notes == [
+        "line 4: the provider ran a tool within the answer, so its counts may be the sum of several prompts"
+    ]
+
+
+@pytest.mark.parametrize("made", [ClaudeCode(), Codex()], ids=["claude-code", "codex"])
+def test_a_damaged_line_is_left_out_with_a_note_and_the_prompts_continue(made: ClaudeCode | Codex):
+    """The third question is cut, and another line follows without an end between them, as after a crash."""
+    made.turns(2)
+    number = len(made.lines)
+    made.turns(2)
+    lines = made.file()
+    lines[number] = lines[number][:90] + b'{"type": "queue"}\n'
+    lines.insert(2, b"\0" * 200 + b"\n")
+    session = read_session(lines, "made-up")
+    assert session.notes == [f"line {line} is damaged and was left out" for line in (3, number + 2)]
+    analysis = analyse(session)
+    assert [row.tokens for row in analysis.rows] == [row.tokens for row in analysed(made).rows]
+    assert [row.broke for row in analysis.rows] == [None] * 4
+
+
 def changed(made: ClaudeCode | Codex, number: int, **members: Any) -> list[bytes]:
     """Return the lines, one of them with other members. Numbers count from 1."""
     made.turns(1)
@@ -204,6 +260,18 @@ def changed(made: ClaudeCode | Codex, number: int, **members: Any) -> list[bytes
     return made.file()
 
 
+def circle_of_a_subagent() -> list[bytes]:
+    """Return a session whose subagent, without an id, begins with two lines that are each other's parents."""
+    made = ClaudeCode()
+    made.subagent("a1", 2)
+    for line in made.lines:
+        del line["agentId"]
+    made.lines[0] |= {"type": "user", "parentUuid": made.lines[2]["uuid"]}
+    made.lines[1] |= {"type": "system"}
+    return made.file()
+
+
+FIRST, SECOND = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
 USAGE: dict[str, Any] = {"input_tokens": -3}
 LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
 
@@ -215,17 +283,26 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ([b"\n", b"\n"], "2: the file has no answer of a model with token counts"),
         ([b"secret\n"], "1: not JSON: Expecting value (column 1)"),
         ([b'["secret"]\n'], "1: not a JSON object"),
+        ([b"secret\n", b'{"hash_ids": [1]}\n'], "1: not JSON: Expecting value (column 1)"),
+        (
+            [b"secret\n", *changed(ClaudeCode(), 1, parentUuid=7)],
+            "2: parentUuid is an integer: it must be a text",
+        ),
         ([b'{"secret": 1, "secret": 2}\n'], "1: not JSON that can be read: an object has a key twice"),
         ([b'{"type": "\xff"}\n'], "1: not UTF-8: byte 11 of the line is 0xff"),
         (
             [b'{"token_ids": [1, 2]}\n'],
             "1: not a line of a session file: Claude Code's have type and sessionId, Codex's have type and payload",
         ),
+        (
+            [b'{"id": "a", "timestamp": "b", "instructions": "secret"}\n'],
+            "1: an older format of Codex, which has no token counts",
+        ),
         ([b'{"type": "summary"}\n'], "1: the file has no answer of a model with token counts"),
         ([b"{\n"], "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (
-            changed(ClaudeCode(), 1, timestamp="now"),
-            '1: timestamp is "now": it must be a time such as 2026-01-31T17:04:00.000Z',
+            changed(ClaudeCode(), 1, timestamp="secret"),
+            "1: timestamp must be a time such as 2026-01-31T17:04:00.000Z",
         ),
         (changed(ClaudeCode(), 1, message=None), "1: message is missing"),
         (changed(ClaudeCode(), 1, message="secret"), "1: message is a text: it must be an object"),
@@ -235,9 +312,20 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ),
         (
             changed(ClaudeCode(), 2, message={"content": [], "usage": USAGE}),
-            "2: input_tokens is -3: it must be at least 0",
+            "2: input_tokens must be from 0 to 10,000,000",
         ),
-        (changed(ClaudeCode(), 1, parentUuid=7), "1: parentUuid is a number: it must be a text"),
+        (
+            changed(ClaudeCode(), 2, message={"content": [], "usage": {"input_tokens": 10**17}}),
+            "2: input_tokens must be from 0 to 10,000,000",
+        ),
+        (
+            changed(ClaudeCode(), 2, message={"content": [], "usage": {"input_tokens": "secret"}}),
+            "2: input_tokens is a text: it must be an integer",
+        ),
+        (changed(ClaudeCode(), 1, parentUuid=7), "1: parentUuid is an integer: it must be a text"),
+        (changed(ClaudeCode(), 1, parentUuid=FIRST), "2: parentUuid leads in a circle"),
+        (changed(ClaudeCode(), 1, parentUuid=SECOND), "2: parentUuid leads in a circle"),
+        (circle_of_a_subagent(), "4: parentUuid leads in a circle"),
         (changed(Codex(), 3, payload=["secret"]), "3: payload is a list: it must be an object"),
         (changed(Codex(), 3, payload=None), "3: payload is missing"),
         (
@@ -246,7 +334,11 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
         ),
         (
             changed(Codex(), 5, payload={"type": "token_count", "info": {"last_token_usage": {"input_tokens": 1.5}}}),
-            "5: input_tokens is 1.5: it must be an integer",
+            "5: input_tokens is a number: it must be an integer",
+        ),
+        (
+            changed(Codex(), 5, payload={"type": "token_count", "info": {"total_token_usage": {"a_tokens": "secret"}}}),
+            "5: a_tokens is a text: it must be an integer",
         ),
         (
             changed(Codex(), 5, payload={"type": "token_count", "info": None}),

@@ -13,14 +13,15 @@ from mini_kv.traces.causes import Cause, find_causes
 from mini_kv.traces.prompt_hashes import make_prompts
 from mini_kv.traces.runs import Setup
 from mini_kv.traces.sessions.blocks import as_trace, blocks_needed
-from mini_kv.traces.sessions.breaks import Break, find_break, slack
+from mini_kv.traces.sessions.breaks import FROM_COUNTS, Break, find_break
 from mini_kv.traces.sessions.hosted import Prediction, predict
-from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out
+from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out, slack
 from mini_kv.traces.sessions.session import Session, Turn
 from mini_kv.traces.waterfall import Waterfall, make_waterfall
 
 BLOCK_SIZE = 16
 FIRST = "first turn"
+NO_COUNTS = "the provider counted no cached token at all, so only causes that the texts show are named"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,16 @@ def analyse(
         last[turn.conversation] = index
         row = _row(index, before, session, layouts, predictions, waterfall)
         rows.append(row if needed is None else replace(row, needed=needed[index]))
+    if not session.has_cached:
+        session = replace(session, notes=[*session.notes, NO_COUNTS])
+        rows = [_without_counts(row) for row in rows]
     return Analysis(session, layouts, rows, block_size, waterfall, causes)
+
+
+def _without_counts(row: TurnRow) -> TurnRow:
+    """Return the row with what the texts alone show."""
+    is_hidden = row.broke is not None and row.broke.name in FROM_COUNTS
+    return replace(row, broke=None if is_hidden else row.broke, note=row.note if row.pause is None else "")
 
 
 def _row(

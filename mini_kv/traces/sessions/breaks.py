@@ -10,50 +10,65 @@ from dataclasses import dataclass
 from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.seen import LEAST_BEHIND, Behind, common_length, find_behind
 from mini_kv.traces.sessions.hosted import Prediction
-from mini_kv.traces.sessions.layout import Layout, Span
+from mini_kv.traces.sessions.layout import Layout, Span, slack
 from mini_kv.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
 
 (
     COMPACTION,
     MODEL,
+    CLEARED,
+    SHORTER,
     THINKING_REMOVED,
     TIMESTAMP,
     TOOL_ORDER,
     SYSTEM_PROMPT,
+    NEW,
     REWIND,
     EXPIRED,
+    PROBABLY_EXPIRED,
     LOOKBACK,
     BEFORE,
     UNKNOWN,
 ) = (
     "compaction",
     "model",
+    "results-cleared",
+    "shorter",
     "thinking-removed",
     "timestamp",
     "tool-order",
     "system-prompt",
+    "new-conversation",
     "rewind",
     "expired",
+    "probably-expired",
     "lookback",
     "before-the-texts",
     "unknown",
 )
+FROM_COUNTS = (MODEL, EXPIRED, PROBABLY_EXPIRED, LOOKBACK, BEFORE, UNKNOWN)
+"""The causes that the provider's counts show, and the texts do not."""
 SENTENCES = {
     COMPACTION: "a compaction replaced the history by a summary",
     MODEL: "the model changed, and models share no entries",
+    CLEARED: "old tool results were cleared from the history",
+    SHORTER: "the prompt is shorter although the texts in the file continue: older texts were left out of it",
     THINKING_REMOVED: "the provider's count fits if the old thinking was removed from the history",
     TIMESTAMP: "a value changed (a timestamp or a counter) and the text after it is the same: put it last",
     TOOL_ORDER: "the same tools came in another order: sort them",
     SYSTEM_PROMPT: "the system prompt or a tool changed",
+    NEW: "a new conversation begins: its prompt has none of the texts before",
     REWIND: "a message of the history was changed or removed, as after going back in the conversation",
     EXPIRED: "the pause was longer than the time to live, and the provider's count fell: the entry had expired",
+    PROBABLY_EXPIRED: "the pause was nearly as long as the time to live, and the provider's count fell: the entry had"
+    " probably expired",
     LOOKBACK: "more than 20 texts were added at once, and the provider looks for an entry among the last 20 only",
-    BEFORE: "the provider read {token:,} tokens although the texts in the file continue: something before them changed"
-    " (system prompt, tools, or a setting)",
+    BEFORE: "the provider read {token:,} tokens although the texts in the file continue: either something before them"
+    " changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
-LEAST_TOKENS, LEAST_SHARE = 256, 0.05
-"""A difference to the provider's count is explained from so many tokens on, and from this share."""
+NEARLY = 0.9
+"""From this part of the time to live on, an entry may have expired: the clocks differ by seconds."""
 LOOKS_BACK = 20
 """Content blocks before a breakpoint in which Anthropic's cache looks for an entry. See `hosted` for the source."""
 _MOST_CHARACTERS = 20_000
@@ -72,7 +87,7 @@ class Break:
     kind: str
     """The kind of this text."""
     again: int
-    """Tokens of the prompt before that the provider computed again."""
+    """Tokens that the prompt before had at the same place, and that the provider computed again."""
 
     @property
     def sentence(self) -> str:
@@ -80,15 +95,10 @@ class Break:
         return SENTENCES[self.name].format(token=self.token)
 
 
-def slack(num_tokens: int) -> float:
-    """Return the difference to this number of tokens that is not explained."""
-    return max(LEAST_TOKENS, LEAST_SHARE * num_tokens)
-
-
 def find_break(turn: Turn, layout: Layout, before: Turn, layout_before: Layout, prediction: Prediction) -> Break | None:
     """Return the break between two turns of a conversation, if there is one."""
     name = _visible(turn, layout, before, layout_before)
-    again = max(min(before.num_tokens, turn.num_tokens) - turn.num_cached, 0)
+    again = max(layout.common - turn.num_cached, 0)
     if name is not None:
         token = max(layout.common, turn.num_cached) if name == THINKING_REMOVED else layout.common
         number, kind = layout.message_at(token)
@@ -107,6 +117,10 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
         return None
     if turn.compaction != before.compaction:
         return COMPACTION
+    if layout.place == len(layout_before.spans):  # the texts continue
+        if turn.cleared != before.cleared:
+            return CLEARED
+        return SHORTER if layout.is_shorter else None
     kind = layout_before.spans[layout.place].part.kind
     if layout.dropped > layout_before.dropped and kind == THINKING:
         return THINKING_REMOVED
@@ -115,7 +129,9 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
         return TOOL_ORDER
     if behind.value:
         return TIMESTAMP
-    return SYSTEM_PROMPT if kind in (SYSTEM, TOOL) else REWIND
+    if kind in (SYSTEM, TOOL):
+        return SYSTEM_PROMPT
+    return REWIND if set(turn.parts) & set(before.parts) else NEW
 
 
 def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) -> str | None:
@@ -125,8 +141,12 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return None
     if turn.model != before.model:
         return MODEL
+    if turn.cleared != before.cleared:
+        return CLEARED
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
+    if NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:
+        return PROBABLY_EXPIRED
     if turn.num_written is not None and len(turn.parts) - len(before.parts) > LOOKS_BACK:
         return LOOKBACK
     return BEFORE if turn.num_cached < layout.head else UNKNOWN

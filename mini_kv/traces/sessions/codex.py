@@ -6,7 +6,9 @@ One JSON object per line: {"timestamp": "...", "type": "...", "payload": {...}}
     turn_context    the model
     response_item   a message, a call, a tool's result: the history, in order
     compacted       replaces the history, by replacement_history if there is one
-    event_msg       of type token_count: info.last_token_usage are the counts of the last answer
+    event_msg       token_count: info.last_token_usage are the counts of the last answer
+                    turn_aborted: its answer gets no count
+                    thread_rolled_back: the last num_turns questions, and all after them, leave the history
 
     response_item user, response_item function_call, response_item function_call_output, event_msg token_count
 
@@ -20,7 +22,6 @@ their repetition), both read in 2026.
 import json
 from typing import Any
 
-from mini_kv.traces.readers.mooncake import integer
 from mini_kv.traces.sessions.session import (
     ANSWER,
     CALL,
@@ -33,6 +34,7 @@ from mini_kv.traces.sessions.session import (
     Session,
     Turn,
     as_text,
+    count_of,
     member,
     milliseconds_of,
 )
@@ -40,6 +42,15 @@ from mini_kv.traces.sessions.session import (
 LINES = ("session_meta", "turn_context", "response_item", "compacted", "event_msg")
 """The types of lines that are read. There are more in newer files."""
 _NOT_SENT = ("ghost_snapshot",)
+_NO_QUESTIONS = (
+    "# AGENTS.md instructions",
+    "<environment_context>",
+    "<user_instructions>",
+    "<user_shell_command>",
+    "<turn_aborted>",
+    "<skill>",
+)
+"""Beginnings of a user's messages that Codex wrote itself."""
 
 
 class CodexReader:
@@ -53,7 +64,7 @@ class CodexReader:
         self._last_input = 0
         self._model = "unknown"
         self._compaction = 0
-        self._totals: dict[str, Any] = {}
+        self._totals: dict[str, int] = {}
         self._turns: list[Turn] = []
 
     def add(self, number: int, fields: dict[str, Any]) -> None:
@@ -70,16 +81,37 @@ class CodexReader:
             self._begin(payload)
         elif kind == "turn_context":
             self._model = str(payload.get("model") or self._model)
+            self._prompt = None
         elif kind == "response_item":
             self._item(number, time, payload)
         elif kind == "compacted":
             self._compact(number, payload)
-        elif payload.get("type") == "token_count":
-            self._count(number, member(payload, "info", dict))
+        else:
+            self._event(number, time, payload)
 
     def session(self) -> Session:
         """Return the turns that have counts."""
         return Session("codex", self._turns, ["main"], [])
+
+    def _event(self, number: int, time: int, payload: dict[str, Any]) -> None:
+        kind = payload.get("type")
+        if kind == "token_count":
+            self._count(number, time, member(payload, "info", dict))
+        elif kind == "turn_aborted":
+            self._prompt = None
+        elif kind == "thread_rolled_back":
+            self._go_back(count_of(payload, "num_turns"))
+
+    def _go_back(self, num_turns: int) -> None:
+        """Remove the last questions, and all that came after the first of them."""
+        questions = [
+            index
+            for index, part in enumerate(self._history)
+            if part.kind == USER and not part.text.startswith(_NO_QUESTIONS)
+        ]
+        gone = questions[-num_turns:] if num_turns else []
+        del self._history[gone[0] if gone else len(self._history) :]
+        self._prompt = None
 
     def _begin(self, payload: dict[str, Any]) -> None:
         instructions = payload.get("base_instructions") or payload.get("instructions")
@@ -99,6 +131,8 @@ class CodexReader:
             self._prompt = (number, len(self._history), self._last_input)
         if not is_of_model:
             self._last_input = time
+        if part.kind == USER and payload.get("role") == "user":
+            self._prompt = None
         self._history.append(part)
 
     def _compact(self, number: int, payload: dict[str, Any]) -> None:
@@ -112,36 +146,34 @@ class CodexReader:
             self._history = [part for part in read if part is not None]
         self._compaction, self._prompt = number, None
 
-    def _count(self, number: int, info: dict[str, Any] | None) -> None:
+    def _count(self, number: int, time: int, info: dict[str, Any] | None) -> None:
         """Take the counts of an answer, unless the line repeats those of the last one."""
         if info is None:
             return
-        totals = member(info, "total_token_usage", dict) or {}
+        totals = _integers(member(info, "total_token_usage", dict) or {})
         usage = member(info, "last_token_usage", dict)
         if totals and totals == self._totals:
             return
         if usage is None:
-            usage = {name: value - (self._totals.get(name) or 0) for name, value in _integers(totals).items()}
+            usage = {name: value - self._totals.get(name, 0) for name, value in totals.items()}
         self._totals = totals
-        for name in ("input_tokens", "cached_input_tokens", "output_tokens"):
-            if usage.get(name) is not None:
-                integer(usage, name, 0)
-        num_tokens, num_cached = usage.get("input_tokens") or 0, usage.get("cached_input_tokens") or 0
+        num_tokens, num_cached = count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens")
         if num_cached > num_tokens:
             raise ValueError(f"cached_input_tokens is {num_cached}, more than the {num_tokens} input_tokens")
-        line, length, started = self._prompt or (number, len(self._history), self._last_input)
+        line, length, started = self._prompt or (number, len(self._history), time)
         self._prompt = None
         if num_tokens == 0:  # an estimate after a compaction
             return
         parts = [*self._system, *self._history[:length]]
-        turn = Turn(line, 0, started, self._model, parts, self._compaction, num_tokens, num_cached)
-        turn.num_output = usage.get("output_tokens") or 0
+        turn = Turn(line, 0, started, self._model, parts, self._compaction)
+        turn.num_tokens, turn.num_cached = num_tokens, num_cached
+        turn.num_output = count_of(usage, "output_tokens")
         self._turns.append(turn)
 
 
 def _integers(totals: dict[str, Any]) -> dict[str, int]:
-    """Return the totals. Raises `ValueError` if one is not a count."""
-    return {name: integer(totals, name, 0) for name in totals if name.endswith("tokens")}
+    """Return the totals. Raises `ValueError` if one is not an integer."""
+    return {name: member(totals, name, int) or 0 for name in totals if name.endswith("tokens")}
 
 
 def _read_item(payload: dict[str, Any]) -> tuple[Part | None, bool]:

@@ -54,29 +54,37 @@ def read_session(lines: Iterable[bytes], name: str, format_name: str | None = No
         name: the name of the file, for errors.
         format_name: one of `READERS`. `None`: detected from the first lines.
 
-    A last line without an end may be incomplete, because an agent may be writing the file. Then it is left out.
-    Raises `TraceError` for any other line that cannot be read, and if there is no turn with counts.
+    A last line without an end may be incomplete, because an agent may be writing the file. Then it is left out. So is
+    a line that is not JSON, as after a crash, with a note. Raises `TraceError` for a line with a wrong member, and if
+    there is no turn with counts.
     """
     reader = None if format_name is None else READERS[format_name]()
     number, notes = 0, []
+    first_damaged: TraceError | None = None
     for number, raw in enumerate(lines, start=1):
         text = (raw.removeprefix(_BOM) if number == 1 else raw).strip()
         if not text:
             continue
         try:
             fields = _fields_of(text, len(raw), is_incomplete=not raw.endswith(b"\n"))
-            if fields is None:
-                notes.append(f"line {number}, the last one, is incomplete and was left out")
-                continue
+        except ValueError as error:
+            first_damaged = first_damaged or TraceError(name, number, str(error))
+            notes.append(f"line {number} is damaged and was left out")
+            continue
+        if fields is None:
+            notes.append(f"line {number}, the last one, is incomplete and was left out")
+            continue
+        try:
             reader = reader or _reader_for(fields)
             if reader is not None:
                 reader.add(number, fields)
         except ValueError as error:
-            raise TraceError(name, number, str(error)) from None
+            is_session = reader is not None
+            raise (None if is_session else first_damaged) or TraceError(name, number, str(error)) from None
     session = None if reader is None else reader.session()
     if session is None or not session.turns:
-        raise TraceError(name, max(number, 1), _NO_TURN if number else "the file is empty")
-    return Session(session.format_name, session.turns, session.conversations, notes)
+        raise first_damaged or TraceError(name, max(number, 1), _NO_TURN if number else "the file is empty")
+    return Session(session.format_name, session.turns, session.conversations, [*notes, *session.notes])
 
 
 def _fields_of(text: bytes, length: int, *, is_incomplete: bool) -> dict[str, Any] | None:
@@ -104,6 +112,8 @@ def _reader_for(fields: dict[str, Any]) -> Reader | None:
         return CodexReader()
     if "uuid" in fields and "sessionId" in fields:
         return ClaudeCodeReader()
+    if isinstance(fields.get("id"), str) and ("instructions" in fields or "git" in fields):
+        raise ValueError("an older format of Codex, which has no token counts")
     if isinstance(fields.get("type"), str):  # a title or a snapshot of files may come first
         return None
     raise ValueError(

@@ -18,11 +18,11 @@ early, send a request to a machine without it, or look back over 20 content bloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mini_kv.traces.sessions.layout import Layout
+from mini_kv.traces.sessions.layout import STEP, Layout
 from mini_kv.traces.sessions.session import Session, Turn
 
-STEP, SHORTEST = 128, 1024
-"""Tokens between two ends that OpenAI's cache finds, and the shortest prefix that it finds."""
+SHORTEST = 1024
+"""The shortest prefix that OpenAI's cache finds."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,11 @@ a number that is far from it: then there are tokens that the file lacks, or text
 
 Old thinking may be such a text. A provider can remove it when the user writes again. It was removed if the provider
 read only the tokens up to an answer that has thinking. It was also removed if the counts fit much better without it,
-and the provider read no more than the tokens before it.
+and the provider read no more than the tokens before it. Such a removal is only looked for if the model is the same, the
+texts continue, and no old tool result was cleared.
+
+If a prompt is shorter although it continues the texts of the one before, older texts were left out. Then only the
+tokens that the provider read are known to be the same, and the rest is divided again.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +39,17 @@ FAR = 4.0
 """A number of tokens per weight that is this many times the usual one, or a part of it, is not believed."""
 NEAR = 2.0
 """Up to this factor, thinking is not looked at."""
+LEAST_TOKENS, LEAST_SHARE = 256, 0.05
+"""A difference between two counts is explained from so many tokens on, and from this share."""
+STEP = 128
+"""Tokens between two ends that OpenAI's cache finds."""
 SAME_START = 16
 """Characters with which a changed text must begin like the text before it, to be called the same text."""
+
+
+def slack(num_tokens: int) -> float:
+    """Return the difference to this number of tokens that is not explained."""
+    return max(LEAST_TOKENS, LEAST_SHARE * num_tokens)
 
 
 class Span(NamedTuple):
@@ -65,6 +78,8 @@ class Layout:
     """Index of the first span that differs from that turn's."""
     dropped: int = 0
     """Thinking before this index of the turn's parts was removed."""
+    is_shorter: bool = False
+    """Whether the prompt has too few tokens for the texts that it shares with the turn before."""
 
     @property
     def num_tokens(self) -> int:
@@ -144,12 +159,17 @@ def _next(turn: Turn, before: Turn, layout: Layout, weights: _Weights, usual: fl
     """Return the layout of a turn from that of the turn before. Old thinking is kept or removed."""
     kept = _arrange(turn, before, layout, layout.dropped, weights, usual)
     user = max((index for index, part in enumerate(turn.parts) if part.kind == USER), default=0)
-    if not any(part.kind == THINKING for part in turn.parts[layout.dropped : user]):
+    continues = kept.layout.place == len(layout.spans)
+    is_other = turn.model != before.model or turn.cleared != before.cleared or not continues
+    if is_other or not any(part.kind == THINKING for part in turn.parts[layout.dropped : user]):
         return kept.layout
     removed = _arrange(turn, before, layout, user, weights, usual)
     was_sent = removed.layout.common < kept.layout.common
     was_read = turn.num_cached > removed.layout.common
-    if was_sent and turn.num_cached < before.num_tokens - LEAST_BEHIND and _answer_thinks(layout, turn.num_cached):
+    unread = kept.layout.common - turn.num_cached
+    if was_sent and unread <= LEAST_BEHIND + (STEP if turn.num_written is None else 0):
+        return kept.layout
+    if was_sent and _answer_thinks(layout, turn.num_cached):
         return removed.layout
     return removed.layout if not (was_sent and was_read) and removed.is_much_better_than(kept) else kept.layout
 
@@ -196,12 +216,35 @@ def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _W
     rest -= sum(known[part].num_tokens for part in new if part in known)
     weight = weights.sum(fresh)
     misfit = None if not weight else abs(log(max(rest, 0.001) / weight / usual))
-    num_fresh = rest if misfit is not None and misfit < log(FAR) else round(weight * usual)
+    num_fresh = rest if misfit is not None and misfit < log(FAR) else min(round(weight * usual), max(rest, 0))
     divided = iter(_divide(fresh, num_fresh, weights))
     spans = same + [known[part] if part in known else next(divided) for part in new]
-    if rest > num_fresh:
-        spans.append(Span(Part(UNSEEN, f"end of line {turn.line}"), rest - num_fresh, 0.0))
-    return _Arranged(Layout(spans, common, place, dropped), misfit)
+    is_shorter = -rest > slack(before.num_tokens)
+    if rest < 0:
+        is_read = is_shorter or turn.cleared != before.cleared
+        room = turn.num_tokens - round(weight * usual)
+        common = min(common, turn.num_cached if is_read else max(room, turn.num_cached))
+        spans = _shortened(spans, common, turn.num_tokens, weights)
+    num_missing = turn.num_tokens - sum(span.num_tokens for span in spans)
+    if num_missing:
+        spans.append(Span(Part(UNSEEN, f"end of line {turn.line}"), num_missing, 0.0))
+    return _Arranged(Layout(spans, common, place, dropped, is_shorter), misfit)
+
+
+def _shortened(spans: Sequence[Span], common: int, num_tokens: int, weights: _Weights) -> list[Span]:
+    """Return the spans with fewer tokens. Those after the common tokens are divided again."""
+    kept: list[Span] = []
+    begin = 0
+    for span in spans:
+        if begin + span.num_tokens > common:
+            break
+        kept.append(span)
+        begin += span.num_tokens
+    rest = spans[len(kept) :]
+    if rest and rest[0].part.kind == UNSEEN:
+        kept.append(Span(rest[0].part, common - begin, 0.0))
+        begin = common
+    return kept + _divide([span.part for span in rest if span.part.kind != UNSEEN], num_tokens - begin, weights)
 
 
 def _first_difference(parts: Sequence[Part], spans: Sequence[Span]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from mini_kv.traces.sessions.analysis import Analysis, TurnRow
 from mini_kv.traces.sessions.breaks import Break
+from mini_kv.traces.sessions.session import SYSTEM, TOOL
 from mini_kv.traces.waterfall import Waterfall
 
 _WIDTH = 40
@@ -43,12 +44,21 @@ def _beginning(analysis: Analysis, weights: str) -> list[str]:
         f"{session.format_name}: {_number(len(session.turns), 'turn')}, {_number(subagents, 'subagent')}."
         " A turn is one call of the model.",
         f"Token positions are estimates: {weights}, scaled to the counts in the file.",
-        f"About {analysis.hidden_tokens:,} tokens before the first text are not in the file: the system prompt and the"
-        " tools. So what is said about texts is the least that changed.",
-        f"Hosted cache: entries live {_seconds(analysis.ttls)}, counted from the start of a turn."
-        f" Blocks: {analysis.block_size} tokens, no eviction, answers are not cached.",
+        f"About {analysis.hidden_tokens:,} tokens before the first text are not in the file: {_unseen(analysis)}."
+        " So what is said about texts is the least that changed.",
+        "provider: tokens read from its cache, as it counted."
+        f" hosted: predicted for a hosted cache, whose entries live {_seconds(analysis.ttls)} from the start of a turn."
+        f" blocks: predicted for blocks of {analysis.block_size} tokens, without eviction, answers not cached.",
     ]
-    return lines + [f"{note}." for note in session.notes]
+    return lines + [f"{_capital(note)}." for note in session.notes]
+
+
+def _unseen(analysis: Analysis) -> str:
+    """Return what the tokens before the first text are."""
+    kinds = {part.kind for part in analysis.session.turns[0].parts}
+    if SYSTEM in kinds:
+        return "the agent's own tools, and what else it sends first"
+    return "the system prompt and other tools" if TOOL in kinds else "the system prompt and the tools"
 
 
 def _seconds(numbers: Sequence[int]) -> str:
@@ -117,12 +127,18 @@ def _breaks(analysis: Analysis) -> list[str]:
     """Return a line per break, or that there is none."""
     broken = [(row, row.broke) for row in analysis.rows if row.broke is not None]
     if not broken:
-        return ["No prefix broke: each prompt continues the one before, and the provider read it as predicted."]
+        has_notes = any(row.note and row.pause is not None for row in analysis.rows)
+        as_predicted = "" if has_notes or not analysis.session.has_cached else ", and the provider read it as predicted"
+        return [f"No prefix broke: each prompt continues the one before{as_predicted}."]
     lines = []
     for row, broke in broken:
         lines.append(f"Turn {row.turn}, token {broke.token:,}, {_place(broke)}: {broke.name}.")
-        lines.append(f"  {_capital(broke.sentence)}. The provider computed {broke.again:,} tokens again.")
+        lines.append(f"  {_capital(broke.sentence)}.{_again(broke)}")
     return lines
+
+
+def _again(broke: Break) -> str:
+    return f" The provider computed {broke.again:,} tokens again that the turn before had." if broke.again else ""
 
 
 def _capital(text: str) -> str:

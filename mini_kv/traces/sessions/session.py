@@ -7,8 +7,6 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from mini_kv.traces.readers.mooncake import quote
-
 SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
     "system prompt",
     "tool",
@@ -24,7 +22,15 @@ SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
 DEFAULT_TTL = 300
 """Seconds that an entry of a provider's cache lives, if the file does not say it."""
 _IMAGES = ("image", "document", "input_image", "input_file")
-_SHAPES: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+_SHAPES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "an integer",
+}
+MOST_TOKENS = 10_000_000
+"""A larger count is an error. No model has a longer prompt, and its blocks would need gigabytes."""
 
 
 class Part(NamedTuple):
@@ -49,6 +55,8 @@ class Turn:
     """The texts of the prompt, as far as the file has them."""
     compaction: int = 0
     """Line of the last compaction in this history. 0: there was none."""
+    cleared: tuple[int, int] = (0, 0)
+    """Line of the last removal of old tool results in this history, and the tokens that the provider removed."""
     num_tokens: int = 0
     """Tokens of the prompt, as the provider counted them."""
     num_cached: int = 0
@@ -71,6 +79,11 @@ class Session:
     notes: Sequence[str]
     """What was left out."""
 
+    @property
+    def has_cached(self) -> bool:
+        """Whether the provider counted a token of a cache. Some servers between agent and provider leave this out."""
+        return any(turn.num_cached for turn in self.turns)
+
 
 def milliseconds_of(fields: dict[str, Any]) -> int:
     """Return the line's timestamp in ms since 1970. Raises `ValueError` if it is missing or not a time."""
@@ -80,7 +93,7 @@ def milliseconds_of(fields: dict[str, Any]) -> int:
             raise ValueError
         return round(1000 * datetime.fromisoformat(value).timestamp())
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"timestamp is {quote(value)}: it must be a time such as 2026-01-31T17:04:00.000Z") from None
+        raise ValueError("timestamp must be a time such as 2026-01-31T17:04:00.000Z") from None
 
 
 def as_text(content: Any) -> str:
@@ -102,6 +115,14 @@ def member(fields: dict[str, Any], name: str, kind: type) -> Any:
     value = fields.get(name)
     if value is not None and type(value) is not kind:  # the value itself may be private
         raise ValueError(f"{name} is {_shape(type(value))}: it must be {_shape(kind)}")
+    return value
+
+
+def count_of(fields: dict[str, Any], name: str) -> int:
+    """Return the count of this name, 0 if there is none. Raises `ValueError` if it is not a count of tokens."""
+    value: int = member(fields, name, int) or 0
+    if not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{name} must be from 0 to {MOST_TOKENS:,}")
     return value
 
 
