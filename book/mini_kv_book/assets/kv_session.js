@@ -21,7 +21,11 @@ const CAUSES = {
   rewind: "A message was changed or removed",
   expired: "The entry expired in a pause",
   lookback: "More texts were added than the provider looks back over",
-  "before-the-texts": "Something before the texts changed",
+  "probably-expired": "The entry had probably expired in a pause",
+  "results-cleared": "Old tool results were cleared",
+  shorter: "Older texts were left out",
+  "new-conversation": "A new conversation began",
+  "before-the-texts": "Something before the texts changed, or the entry was lost",
   unknown: "The file does not say why",
 };
 
@@ -161,7 +165,7 @@ class KvSession extends HTMLElement {
       this.#waterfall(),
       this.#table(),
       this.#pool(),
-      make("p", { class: "small" }, `Positions of texts are estimates: characters, scaled to the counts in the file. About ${session.hidden_tokens.toLocaleString("en")} tokens before the first text are not in the file: the system prompt and the tools. ${session.notes.map((note) => `${note}.`).join(" ")}`),
+      make("p", { class: "small" }, `Positions of texts are estimates: characters, scaled to the counts in the file. About ${session.hidden_tokens.toLocaleString("en")} tokens before the first text are not in the file: ${session.unseen}. ${session.notes.map((note) => `${note}.`).join(" ")}`),
     );
     this.result.hidden = false;
     this.#choose(this.#chosen, false);
@@ -245,7 +249,8 @@ class KvSession extends HTMLElement {
     if (!broken.length) return make("p", {}, "No prefix broke: each prompt continues the one before, and the provider read it as predicted.");
     const items = broken.map(({ turn, index }) => {
       const go = button(`Turn ${turn.turn}`, () => this.#choose(index), { class: "link" });
-      return make("li", {}, go, ` ${CAUSES[turn.broke.name] ?? turn.broke.name}, at token ${turn.broke.token.toLocaleString("en")}: ${turn.broke.again.toLocaleString("en")} tokens computed again`);
+      const again = turn.broke.again ? `: ${turn.broke.again.toLocaleString("en")} tokens computed again` : "";
+      return make("li", {}, go, ` ${CAUSES[turn.broke.name] ?? turn.broke.name}, at token ${turn.broke.token.toLocaleString("en")}${again}`);
     });
     return make("section", { "aria-label": "What broke" }, make("h3", {}, "What broke"), make("ul", { class: "causes" }, ...items));
   }

@@ -18,6 +18,7 @@ from mini_kv.traces.sessions.blocks import as_trace
 from mini_kv.traces.sessions.crowd import crowd
 from mini_kv.traces.sessions.formats import example_path, read_session
 from mini_kv.traces.sessions.layout import lay_out
+from mini_kv.traces.sessions.report import unseen
 from mini_kv.traces.sessions.session import Session
 
 NUM_SIZES = 24
@@ -49,7 +50,8 @@ def run(asked: str, text: str, say: Callable[[str, str], None]) -> str:
         if question.get("pools"):
             return json.dumps({"pools": _pools(session, block_size, count)})
         say("computing the caches", "")
-        return json.dumps(analyse(session, block_size=block_size, ttl=question.get("ttl")).as_dict())
+        analysis = analyse(session, block_size=block_size, ttl=question.get("ttl"))
+        return json.dumps({**analysis.as_dict(), "unseen": unseen(analysis)})
     except (TraceError, ConfigError) as error:
         return json.dumps({"error": str(error)})
 

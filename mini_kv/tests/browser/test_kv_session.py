@@ -72,11 +72,11 @@ def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
         "tokens that the provider read",
     ]
     causes = page.get_by_role("region", name="What broke").get_by_role("listitem").all_inner_texts()
-    assert [cause.partition(" ")[2].partition(",")[0] for cause in causes] == [
-        "10 The entry expired in a pause",
-        "13 Something before the texts changed",
-        "15 Another model",
-        "17 The history was compacted",
+    assert causes == [
+        "Turn 10 The entry expired in a pause, at token 0: 4,750 tokens computed again",
+        "Turn 13 Something before the texts changed, or the entry was lost, at token 0: 5,450 tokens computed again",
+        "Turn 15 Another model, at token 0: 5,780 tokens computed again",
+        "Turn 17 The history was compacted, at token 3,000",
     ]
 
 

@@ -44,7 +44,7 @@ def _beginning(analysis: Analysis, weights: str) -> list[str]:
         f"{session.format_name}: {_number(len(session.turns), 'turn')}, {_number(subagents, 'subagent')}."
         " A turn is one call of the model.",
         f"Token positions are estimates: {weights}, scaled to the counts in the file.",
-        f"About {analysis.hidden_tokens:,} tokens before the first text are not in the file: {_unseen(analysis)}."
+        f"About {analysis.hidden_tokens:,} tokens before the first text are not in the file: {unseen(analysis)}."
         " So what is said about texts is the least that changed.",
         "provider: tokens read from its cache, as it counted."
         f" hosted: predicted for a hosted cache, whose entries live {_seconds(analysis.ttls)} from the start of a turn."
@@ -53,7 +53,7 @@ def _beginning(analysis: Analysis, weights: str) -> list[str]:
     return lines + [f"{_capital(note)}." for note in session.notes]
 
 
-def _unseen(analysis: Analysis) -> str:
+def unseen(analysis: Analysis) -> str:
     """Return what the tokens before the first text are."""
     kinds = {part.kind for part in analysis.session.turns[0].parts}
     if SYSTEM in kinds:
