@@ -16,7 +16,7 @@ def run(pytester: pytest.Pytester):
     """A function that runs a marked file and one that cannot be imported, with options."""
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_marked=MARKED, test_other=BROKEN)
-    return lambda *options: pytester.runpytest_inprocess("-W", "ignore", *options)
+    return lambda *options: pytester.runpytest_subprocess("-W", "ignore", *options)
 
 
 def test_a_file_without_the_mark_is_not_imported(run):

@@ -33,6 +33,7 @@ PAGE = (
     "mini_kv/viz",
     "mini_kv/labkit",
     "mini_kv/policy",
+    "mini_kv/traces",
     "mini_kv/tests/skips.py",
     "labs/lab-05",
     "solutions/lab-05",

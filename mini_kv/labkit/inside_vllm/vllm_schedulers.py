@@ -40,8 +40,14 @@ ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 def scheduler_class(place: str, own: OwnParts) -> type:
     """Return the class of a scheduler in which these parts are. `place`: as in `VllmHour`."""
-    base = {"parts": PartsInVllm, "orders": OwnScheduler}[place]
-    return type(base.__name__, (base,), {"own": own})
+    parts, base = own, {"parts": PartsInVllm, "orders": OwnScheduler}[place]
+
+    class WithParts(base):  # type: ignore[misc, valid-type]  # a class that is known when the command runs
+        """The scheduler with these parts."""
+
+        own = parts
+
+    return WithParts
 
 
 def _step(
