@@ -1,6 +1,7 @@
 """The schedulers that vLLM's engine core can have: its own with the learner's parts in it, or the learner's own.
 
-vLLM takes the class of its scheduler as an argument (`scheduler_cls`). Nothing of vLLM is changed from outside.
+vLLM takes the class of its scheduler as an argument (`scheduler_cls`). No module and no class of vLLM is changed: the
+parts are set on the objects that the scheduler has just built.
 
 Imports vLLM. Source: vLLM 0.32 `Scheduler`, `SchedulerInterface` (v1/core/sched/) and `EngineCore.step`.
 """
@@ -309,7 +310,7 @@ class OwnScheduler(SchedulerInterface):  # type: ignore[misc]  # vLLM need not b
         return PauseState.UNPAUSED
 
     def set_pause_state(self, pause_state: Any) -> None:
-        """Do nothing: nobody pauses this engine."""
+        """Do nothing: this engine is never paused."""
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget what is cached, if no request holds a block."""
@@ -319,7 +320,7 @@ class OwnScheduler(SchedulerInterface):  # type: ignore[misc]  # vLLM need not b
         """Do nothing: there are no images."""
 
     def make_stats(self) -> None:
-        """Return nothing: nobody counts."""
+        """Return no statistics."""
 
     def shutdown(self) -> None:
         """Do nothing: nothing is open."""
