@@ -40,6 +40,7 @@ VERBS = {
     "explain": Verb("why tokens of a trace were not found, one cause per row", "traces.commands"),
     "session": Verb("where the prompt cache of a coding agent's session broke, turn by turn", "traces.commands"),
     "trace": Verb("fetch a published trace, or make one from a seed", "traces.commands"),
+    "verify": Verb("any engine against vLLM's recorded answers, call by call", "verify"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
     "why": Verb("how long a model's blocks are, and what prompts can find at best", "traces.commands"),
     "run": Verb("test your file of a lab: the first failure, and how many more", "labkit.commands"),

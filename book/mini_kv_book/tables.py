@@ -14,11 +14,11 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
-from mini_kv.tests.golden import conformance
+from mini_kv.verify import deviations
 from mini_kv_book import (
+    conformance,
     course,
     coverage,
-    deviations,
     drafts,
     generate,
     kernels,

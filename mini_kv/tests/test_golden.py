@@ -1,20 +1,22 @@
 """mini_kv against vLLM 0.33: the recorded scenarios played again, every call's whole state compared.
 
-How the recording is made: golden/record.py. What differs on purpose: core/deviations.py.
+How the recording is made: golden/record.py. What differs on purpose: verify/deviations.py.
 """
 
 import json
 import re
-from functools import partial
 from typing import Any
 
 import pytest
-from mini_kv_book.deviations import DEVIATIONS, UPSTREAM, as_markdown
 
-from mini_kv.tests.golden import common, play_scheduler
-from mini_kv.tests.golden.common import Scenario, format_numbers, parse_numbers
+from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.tests.golden import strict
 from mini_kv.tests.golden.generate import generated
-from mini_kv.tests.golden.play import LANGUAGE, RECORDING, SCENARIO_FILES, MiniKV, load_scenarios, perform
+from mini_kv.verify import scheduler
+from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
+from mini_kv.verify.deviations import DEVIATIONS, UPSTREAM, as_markdown
+from mini_kv.verify.language import Scenario, format_numbers, parse_numbers
+from mini_kv.verify.manager import LANGUAGE, RECORDING, SCENARIO_FILES, Player, load_scenarios
 
 SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
@@ -53,22 +55,30 @@ NOT_IN_A_TRACE = {
 """Deviations that no call of a scenario can show: other signatures and names, other bytes, what is not built."""
 
 
-def differences(scenario: Scenario, recorded: dict[str, Any], *, debug: bool) -> list[str]:
+class DebugAdapter(ManagerAdapter):
+    """Checks the ledger of invariants after every call."""
+
+    def make_manager(self, settings: dict[str, Any]) -> Any:
+        return DebugKVCacheManager(super().make_manager(settings))
+
+
+def differences(scenario: Scenario, recorded: dict[str, Any], adapter: ManagerAdapter) -> list[str]:
     """Return what differs between the recording and mini_kv, apart from what the scenario says; stops at a call."""
-    return common.differences(scenario, recorded, partial(perform, MiniKV(scenario.settings, debug=debug)))
+    changes = [changed for _, changed in recorded["calls"]]
+    return strict.differences(scenario, changes, Player(adapter, scenario.settings).perform)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_same_state_after_every_call(scenario: Scenario) -> None:
     """Result, tables, references, free order, keys, who answers, usage and statistics are vLLM's."""
-    found = differences(scenario, RECORDED["scenarios"][scenario.name], debug=False)
+    found = differences(scenario, RECORDED["scenarios"][scenario.name], ManagerAdapter())
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_ledger_holds_in_every_scenario(scenario: Scenario) -> None:
     """The same under the manager that checks its invariants after every call."""
-    found = differences(scenario, RECORDED["scenarios"][scenario.name], debug=True)
+    found = differences(scenario, RECORDED["scenarios"][scenario.name], DebugAdapter())
     assert not found, "\n".join(found)
 
 
@@ -125,7 +135,7 @@ def changed_recording(name: str, number: int, **fields: str) -> tuple[Scenario, 
 
 def test_a_difference_is_told_with_its_place() -> None:
     scenario, recorded = changed_recording("cold, less than a block", 3, free="3..9 2")
-    assert differences(scenario, recorded, debug=False) == [
+    assert differences(scenario, recorded, ManagerAdapter()) == [
         "'cold, less than a block', call 3, 'allocate A rest hit=pass': free differs\n"
         "  expected 3..9 2\n  got      2..9"
     ]
@@ -135,14 +145,14 @@ def test_a_deviation_that_is_gone_is_told() -> None:
     scenario, recorded = changed_recording(
         "free a request that was never let in", 2, result="error UnknownRequestError"
     )
-    (found,) = differences(scenario, recorded, debug=False)
+    (found,) = differences(scenario, recorded, ManagerAdapter())
     assert "does not differ from vLLM any more" in found
 
 
 def test_an_unchanged_state_must_be_a_difference() -> None:
     scenario, recorded = changed_recording("a block is freed twice", 6)
     recorded["calls"][5][1] = {"result": "ok"}
-    (found,) = differences(scenario, recorded, debug=False)
+    (found,) = differences(scenario, recorded, ManagerAdapter())
     assert "does not change any more either" in found
 
 
@@ -151,7 +161,7 @@ def test_an_unchanged_state_must_be_a_difference() -> None:
 
 def test_scenarios_name_the_deviations_that_they_show() -> None:
     """A call that differs belongs to a scenario that says why; every deviation is shown or is of another kind."""
-    scenarios = [*SCENARIOS, *play_scheduler.load_scenarios()]
+    scenarios = [*SCENARIOS, *scheduler.load_scenarios()]
     for scenario in scenarios:
         differs = any(call.differs or call.unchanged for call in scenario.calls)
         assert differs == bool(scenario.deviations), scenario.name

@@ -1,29 +1,30 @@
 """mini_kv's scheduler against that of vLLM 0.33: the recorded scenarios played again, every call's state compared.
 
-How the recording is made: golden/record_scheduler.py. What differs on purpose: core/deviations.py.
+How the recording is made: golden/record_scheduler.py. What differs on purpose: verify/deviations.py.
 """
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mini_kv_book.deviations import UPSTREAM
+from mini_kv_book import conformance
 
-from mini_kv.tests.golden import conformance
-from mini_kv.tests.golden.common import Call, Scenario, State, differences, parse_numbers
+from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.tests.golden.generate_scheduler import generated
-from mini_kv.tests.golden.play_scheduler import (
+from mini_kv.tests.golden.strict import differences
+from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
+from mini_kv.verify.deviations import UPSTREAM
+from mini_kv.verify.language import Call, Scenario, State, parse_numbers
+from mini_kv.verify.scheduler import (
     DEFAULTS,
     LANGUAGE,
     RECORDING,
     SCENARIO_FILES,
-    MiniKV,
+    Player,
     load_scenarios,
     model_tokens,
-    perform,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -31,18 +32,30 @@ SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
 
 
+class DebugAdapter(SchedulerAdapter):
+    """Checks the ledger of invariants after every call of the manager."""
+
+    def wrapped(self, manager: Any) -> Any:
+        return DebugKVCacheManager(manager)
+
+
+def recorded_changes(scenario: Scenario) -> list[State]:
+    """Return the fields that each call changed in vLLM."""
+    return [changed for _, changed in RECORDED["scenarios"][scenario.name]["calls"]]
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_same_steps_and_the_same_state_after_every_call(scenario: Scenario) -> None:
     """Steps, outputs, running and waiting requests, computed tokens, tables, free order and keys are vLLM's."""
-    found = differences(scenario, RECORDED["scenarios"][scenario.name], partial(perform, MiniKV(scenario.settings)))
+    found = differences(scenario, recorded_changes(scenario), Player(SchedulerAdapter(), scenario.settings).perform)
     assert not found, "\n".join(found)
 
 
 def test_the_ledger_holds_in_every_scenario() -> None:
     """The same over a manager that checks its invariants after every call: reference counts follow from the tables."""
     for scenario in SCENARIOS:
-        loop = MiniKV(scenario.settings, debug=True)
-        assert not differences(scenario, RECORDED["scenarios"][scenario.name], partial(perform, loop))
+        player = Player(DebugAdapter(), scenario.settings)
+        assert not differences(scenario, recorded_changes(scenario), player.perform)
 
 
 # The recording.
@@ -101,18 +114,19 @@ def test_random_scenarios_meet_what_is_rare() -> None:
 def test_tokens_are_counted_as_computed_when_they_are() -> None:
     """`computed-in-update`: after `schedule` vLLM's request has 10 computed tokens, mini_kv's none yet."""
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "one request, one token per step")
-    loop = MiniKV(scenario.settings)
+    adapter = SchedulerAdapter()
+    player = Player(adapter, scenario.settings)
     for call in scenario.calls[:2]:
-        perform(loop, call)
+        player.perform(call)
     assert RECORDED["scenarios"][scenario.name]["calls"][1][1]["computed"] == "A 10/10"
-    assert loop.requests["A"].num_computed_tokens == 0
+    assert adapter.requests["A"].num_computed_tokens == 0
 
 
 def test_a_difference_is_told_with_its_place() -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "one token and it is done")
-    calls = [[text, dict(changed)] for text, changed in RECORDED["scenarios"][scenario.name]["calls"]]
-    calls[2][1]["result"] = "A 911 length"
-    assert differences(scenario, {"calls": calls}, partial(perform, MiniKV(scenario.settings))) == [
+    changes = [dict(changed) for changed in recorded_changes(scenario)]
+    changes[2]["result"] = "A 911 length"
+    assert differences(scenario, changes, Player(SchedulerAdapter(), scenario.settings).perform) == [
         "'one token and it is done', call 3, 'update': result differs\n  expected A 911 length\n  got      A 910 length"
     ]
 
@@ -172,7 +186,7 @@ def reads_of_nothing(scenario: Scenario, states: list[State]) -> list[str]:
 def recorded_states(scenario: Scenario) -> list[State]:
     """Return vLLM's state after every call."""
     state: State = {}
-    return [state := state | changed for _, changed in RECORDED["scenarios"][scenario.name]["calls"]]
+    return [state := state | changed for changed in recorded_changes(scenario)]
 
 
 def test_a_key_for_kv_that_no_step_wrote() -> None:
@@ -185,8 +199,8 @@ def test_a_key_for_kv_that_no_step_wrote() -> None:
     """
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "a key for KV that no step wrote")
     theirs = recorded_states(scenario)
-    loop = MiniKV(scenario.settings)
-    ours = [perform(loop, call) for call in scenario.calls]
+    player = Player(SchedulerAdapter(), scenario.settings)
+    ours = [player.perform(call) for call in scenario.calls]
     planned = [number for number, call in enumerate(scenario.calls) if call.verb == "schedule"]
     taken_out, question = planned[-2:]
     assert [call.text for call in scenario.calls[taken_out:]] == [
@@ -212,8 +226,8 @@ def test_no_other_scenario_reads_what_was_not_written() -> None:
     for scenario in SCENARIOS:
         if scenario.settings["groups"]:
             continue
-        loop = MiniKV(scenario.settings)
-        assert reads_of_nothing(scenario, [perform(loop, call) for call in scenario.calls]) == [], scenario.name
+        player = Player(SchedulerAdapter(), scenario.settings)
+        assert reads_of_nothing(scenario, [player.perform(call) for call in scenario.calls]) == [], scenario.name
         if reads_of_nothing(scenario, recorded_states(scenario)):
             theirs.append(scenario.name)
     assert theirs == ["a key for KV that no step wrote"]

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from mini_kv_book import coverage, homes, kernels, kill_matrix, names, options, serving
-from mini_kv_book.deviations import DEVIATIONS
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.record_vllm import CONFIGS, record
 from mini_kv_book.runs import run_python
@@ -26,6 +25,7 @@ from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import Lab, all_labs
 from mini_kv.tests.test_labs_are_sound import run_audit
+from mini_kv.verify.deviations import DEVIATIONS
 
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 LABS = all_labs(ROOT)

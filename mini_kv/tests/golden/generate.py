@@ -12,8 +12,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from mini_kv.tests.golden.common import format_numbers
-from mini_kv.tests.golden.play import DEFAULTS, LANGUAGE, SCENARIO_FILES, MiniKV, perform
+from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
+from mini_kv.verify.language import format_numbers
+from mini_kv.verify.manager import DEFAULTS, LANGUAGE, SCENARIO_FILES, Player
 
 SCENARIOS = (
     ("random, contended", 1, {"num_blocks": 10, "block_size": 4}),
@@ -71,7 +72,8 @@ class Generator:
         self.name, self.seed, self.settings = name, seed, settings
         self.random = random.Random(seed)
         self.block_size: int = settings["block_size"]
-        self.engine = MiniKV(DEFAULTS | settings)
+        self.engine = ManagerAdapter()
+        self.player = Player(self.engine, DEFAULTS | settings)
         self.calls: list[str] = []
         self.waiting: list[str] = []
         """Requests that hold nothing: new, refused or preempted."""
@@ -85,7 +87,7 @@ class Generator:
         """Add a call, play it, and return its result."""
         (call,) = LANGUAGE.parse_line(text)
         self.calls.append(text)
-        return perform(self.engine, call)["result"]
+        return self.player.perform(call)["result"]
 
     def generate(self) -> list[str]:
         """Return the calls."""

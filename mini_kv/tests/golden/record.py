@@ -15,7 +15,7 @@ list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is need
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,36 +46,30 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unuse
 )
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 
-from mini_kv.tests.golden.common import Call, Scenario, State
-from mini_kv.tests.golden.play import RECORDING, Engine, load_scenarios, perform
-from mini_kv.tests.random_driver import Config
-from mini_kv.tests.reference import Group
+from mini_kv.verify import manager
+from mini_kv.verify.language import Scenario, State
+from mini_kv.verify.vllm_names import ManagerWithVLLMNames
 
 COMMAND = "python -m mini_kv.tests.golden.record"
 
 
-def spec_of(group: Group) -> Any:
+def spec_of(group: dict[str, Any]) -> Any:
     """Return vLLM's spec of a group."""
-    if group.kind == "state":
-        return MambaSpec(group.block_size, shapes=((1,),), dtypes=(torch.bfloat16,), mamba_cache_mode="align")
-    shape = {"block_size": group.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.bfloat16}
-    match group.kind:
+    if group["kind"] == "state":
+        return MambaSpec(group["block_size"], shapes=((1,),), dtypes=(torch.bfloat16,), mamba_cache_mode="align")
+    shape = {"block_size": group["block_size"], "num_kv_heads": 1, "head_size": 1, "dtype": torch.bfloat16}
+    match group["kind"]:
         case "window":
-            return SlidingWindowSpec(**shape, sliding_window=group.reach)
+            return SlidingWindowSpec(**shape, sliding_window=group["reach"])
         case "chunks":
-            return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group.reach)
+            return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["reach"])
         case _:
             return FullAttentionSpec(**shape)
 
 
-def groups_of(settings: dict[str, Any]) -> list[Group]:
-    """Return the scenario's groups of layers."""
-    return Config(block_size=settings["block_size"], groups=settings["groups"]).all_groups()
-
-
 def block_sizes_of(settings: dict[str, Any]) -> tuple[int, int]:
     """Return the block sizes that all groups have in common: of steps, and of hashes."""
-    sizes = [group.block_size for group in groups_of(settings)]
+    sizes = [group["block_size"] for group in settings["groups"]]
     return math.lcm(*sizes), math.gcd(*sizes)
 
 
@@ -86,110 +80,87 @@ def cache_config_of(settings: dict[str, Any], retention_interval: int | None) ->
         kv_cache_tensors=[],
         kv_cache_groups=[
             KVCacheGroupSpec([f"layer {i}"], spec_of(group), is_eagle_group=i in settings.get("drafter_groups", ()))
-            for i, group in enumerate(groups_of(settings))
+            for i, group in enumerate(settings["groups"])
         ],
         prefix_cache_retention_interval=retention_interval,
     )
 
 
-class VLLM(Engine):
+class VLLM(ManagerWithVLLMNames):
     """vLLM's manager, called in the order in which vLLM's scheduler calls it."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def make_manager(self, settings: dict[str, Any]) -> Any:
         """Build the manager, with dense retention: every full block gets its key, as before sparse retention came."""
-        super().__init__(settings)
-        self.enable_caching = settings["enable_caching"]
+        lookahead, enable_caching = settings["num_hash_lookahead_tokens"], settings["enable_caching"]
         scheduler_block_size, hash_block_size = block_sizes_of(settings)
-        self.manager = KVCacheManager(
+        self.block_hasher = get_request_block_hasher(hash_block_size, sha256, lookahead) if enable_caching else None
+        return KVCacheManager(
             cache_config_of(settings, retention_interval=None),
             max_model_len=settings["max_model_len"],
             scheduler_block_size=scheduler_block_size,
             hash_block_size=hash_block_size,
             max_in_flight_tokens=settings["max_in_flight_tokens"],
-            enable_caching=self.enable_caching,
+            enable_caching=enable_caching,
             log_stats=True,
             watermark=settings["watermark"],
-            use_eagle=bool(settings["drafter_groups"]) and settings["num_hash_lookahead_tokens"] == 0,
-            num_hash_lookahead_tokens=settings["num_hash_lookahead_tokens"],
-        )
-        lookahead = settings["num_hash_lookahead_tokens"]
-        self.block_hasher = (
-            get_request_block_hasher(hash_block_size, sha256, lookahead) if self.enable_caching else None
+            use_eagle=bool(settings["drafter_groups"]) and lookahead == 0,
+            num_hash_lookahead_tokens=lookahead,
         )
 
-    def new_request(
-        self,
-        request_id: str,
-        token_ids: list[int],
-        cache_salt: str | None,
-        lora: tuple[str, str] | None,
-        images: list[tuple[str, int, int]],
-    ) -> Any:
-        """Return a request."""
-        features = [
-            MultiModalFeatureSpec(None, "image", identifier, PlaceholderRange(offset, length))
-            for identifier, offset, length in images
-        ]
-        return Request(
-            request_id,
-            token_ids,
+    def do_new(self, message: dict[str, Any]) -> None:
+        """Make a request."""
+        lora = message["lora"]
+        self.requests[message["request"]] = Request(
+            message["id"],
+            message["tokens"],
             SamplingParams(max_tokens=1000),
             None,
-            mm_features=features,
+            mm_features=[
+                MultiModalFeatureSpec(None, "image", identifier, PlaceholderRange(offset, length))
+                for identifier, offset, length in message["images"]
+            ],
             lora_request=LoRARequest(lora[0], 1, lora[1]) if lora else None,
-            cache_salt=cache_salt,
+            cache_salt=message["salt"],
             block_hasher=self.block_hasher,
         )
 
-    def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
-        """Return the hit; the third value says where a sparse retention would have to keep more."""
-        blocks, num_tokens, _ = self.manager.get_computed_blocks(request)
-        return blocks, num_tokens
-
-    def allocate_slots(self, call: Call, request: Any, num_new_tokens: int, num_hit: int, blocks: Any) -> Any:
+    def allocate_slots(self, request: Any, message: dict[str, Any], hit: Any) -> Any:
         """Allocate; a request that is let in is marked as running and recorded, as `Scheduler.schedule` does."""
-        new_blocks = self.manager.allocate_slots(
-            request,
-            num_new_tokens,
-            num_hit,
-            blocks,
-            int(call.option("lookahead") or 0),
-            full_sequence_must_fit=call.option("gate") is not None,
-        )
+        new_blocks = super().allocate_slots(request, message, hit)
         if new_blocks is not None and request.status != RequestStatus.RUNNING:
             request.status = RequestStatus.RUNNING
-            if blocks is not None:
-                self.manager.record_prefix_cache_stats(request, num_hit or request.num_computed_tokens)
+            if hit is not None:
+                self.manager.record_prefix_cache_stats(request, message["hit"] or request.num_computed_tokens)
         return new_blocks
 
-    def step_is_done(self) -> None:
+    def do_compute(self, message: dict[str, Any]) -> None:
         """Let states that were published in this step be adopted in the next."""
+        super().do_compute(message)
         self.manager.new_step_starts()
 
-    def abort(self, request: Any) -> str:
-        """Free: vLLM takes no promise back."""
-        self.manager.free(request)
-        return "ok"
+    do_abort = ManagerWithVLLMNames.do_free  # vLLM takes no promise back
 
-    def preempted(self, request: Any) -> None:
+    def do_preempt(self, message: dict[str, Any]) -> None:
         """Note it as `Scheduler._preempt_request` does."""
+        super().do_preempt(message)
+        request = self.requests[message["request"]]
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
 
-    def stats(self) -> str:
+    def do_stats(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the three counters, then those of requests that had been preempted, if any."""
         stats = self.manager.prefix_cache_stats
-        preempted = f"{stats.preempted_requests} {stats.preempted_queries} {stats.preempted_hits}"
-        counted = f"{stats.requests} {stats.queries} {stats.hits}"
-        return f"{counted}, preempted {preempted}" if stats.preempted_requests else counted
+        preempted = [stats.preempted_requests, stats.preempted_queries, stats.preempted_hits]
+        shown = {"stats": [stats.requests, stats.queries, stats.hits]}
+        return {**shown, "preempted_stats": preempted} if stats.preempted_requests else shown
 
 
-def record(scenario: Scenario, engine: Any, perform: Callable[[Any, Call], State]) -> list[tuple[str, State]]:
+def record(scenario: Scenario, player: Any) -> list[tuple[str, State]]:
     """Play the scenario and return each call with the fields that it changed; the result is always among them."""
     calls = []
     before: State = {}
     for call in scenario.calls:
-        after = perform(engine, call)
+        after = player.perform(call)
         calls.append(
             (call.text, {key: after[key] for key in after if key == "result" or before.get(key) != after[key]})
         )
@@ -227,8 +198,9 @@ def main() -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    recorded = [(scenario, record(scenario, VLLM(scenario.settings), perform)) for scenario in load_scenarios()]
-    write(RECORDING, COMMAND, recorded, defaults={})
+    scenarios = manager.load_scenarios()
+    recorded = [(scenario, record(scenario, manager.Player(VLLM(), scenario.settings))) for scenario in scenarios]
+    write(manager.RECORDING, COMMAND, recorded, defaults={})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ No model is loaded. `Scheduler`, `KVCacheManager`, `Request` and all configurati
 configuration, which wants a checkpoint, has a stand-in that answers the few questions that a scheduler asks it.
 """
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,26 +32,39 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[imp
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found, unused-ignore]
 
-from mini_kv.tests.golden.common import Call
-from mini_kv.tests.golden.play_scheduler import DEFAULTS, LIMITS, RECORDING, Loop, Part, Step, load_scenarios, perform
-from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, groups_of, record, write
+from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
+from mini_kv.verify import scheduler
+from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
 
 COMMAND = "python -m mini_kv.tests.golden.record_scheduler"
 
 
+LIMITS = (
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "enable_chunked_prefill",
+    "long_prefill_token_threshold",
+    "scheduler_reserve_full_isl",
+    "policy",
+    "watermark",
+)
+"""Settings that are options of vLLM's `SchedulerConfig` by the same name."""
+
+
 def vllm_config_of(settings: dict[str, Any]) -> Any:
     """Return vLLM's configuration; the model's is a stand-in."""
-    num_drafts, groups = settings["num_speculative_tokens"], groups_of(settings)
+    num_drafts, groups = settings["num_speculative_tokens"], settings["groups"]
     config = VllmConfig(
         device_config=DeviceConfig("cpu"),
         scheduler_config=SchedulerConfig(
-            **{name: settings[name] for name in (*LIMITS, "policy", "watermark")},
+            **{name: settings[name] for name in LIMITS},
             is_encoder_decoder=False,
             async_scheduling=False,
         ),
         cache_config=CacheConfig(
-            block_size=min(group.block_size for group in groups),  # as vLLM's engine sets it
-            mamba_cache_mode="align" if any(group.kind == "state" for group in groups) else "none",
+            block_size=min(group["block_size"] for group in groups),  # as vLLM's engine sets it
+            mamba_cache_mode="align" if any(group["kind"] == "state" for group in groups) else "none",
             enable_prefix_caching=settings["enable_caching"],
             prefix_cache_retention_interval=settings["retention_interval"],
         ),
@@ -75,15 +87,14 @@ def vllm_config_of(settings: dict[str, Any]) -> Any:
     return config
 
 
-class VLLM(Loop):
+class VLLM(SchedulerAdapter):
     """vLLM's scheduler, between an engine that hands it requests and a worker that has run."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def make_scheduler(self, settings: dict[str, Any]) -> Any:
         """Build the scheduler."""
-        super().__init__(settings)
         config = vllm_config_of(settings)
         scheduler_block_size, hash_block_size = block_sizes_of(settings)
-        self.scheduler = Scheduler(
+        made = Scheduler(
             config,
             cache_config_of(settings, settings["retention_interval"]),
             StructuredOutputManager(config),
@@ -91,86 +102,74 @@ class VLLM(Loop):
             hash_block_size=hash_block_size,
         )
         # vLLM derives the number from the model that drafts; there is none here.
-        self.scheduler.num_lookahead_tokens = settings["num_lookahead_tokens"]
+        made.num_lookahead_tokens = settings["num_lookahead_tokens"]
         self.block_hasher = get_request_block_hasher(hash_block_size, sha256) if settings["enable_caching"] else None
+        return made
 
-    def add_request(self, call: Call, token_ids: list[int], max_tokens: int, stop: list[int], priority: int) -> Any:
-        """Add it; the order in which requests come is their time of arrival."""
+    def do_add(self, message: dict[str, Any]) -> None:
+        """Add a request; the order in which requests come is their time of arrival."""
         request = Request(
-            call.handle,
-            token_ids,
-            SamplingParams(max_tokens=max_tokens, stop_token_ids=stop),
+            message["request"],
+            message["tokens"],
+            SamplingParams(max_tokens=message["max_tokens"], stop_token_ids=message["stop"]),
             None,
             arrival_time=float(len(self.requests)),
-            cache_salt=call.option("salt"),
-            priority=priority,
+            cache_salt=message["salt"],
+            priority=message["priority"],
             block_hasher=self.block_hasher,
         )
         self.scheduler.add_request(request)
-        return request
+        self.requests[message["request"]] = request
 
-    def plan(self) -> Step:
-        """Plan a step."""
-        output: Any = self.scheduler.schedule()
-        told = {data.req_id: (data.num_computed_tokens, data.block_ids) for data in output.scheduled_new_reqs}
-        cached = output.scheduled_cached_reqs
-        told |= {
-            handle: (num_computed_tokens, block_ids)
-            for handle, num_computed_tokens, block_ids in zip(
-                cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
-            )
-        }
-        parts = [
-            Part(
-                handle,
-                told[handle][0],
-                num_new_tokens,
-                self.requests[handle].num_tokens,
-                output.scheduled_spec_decode_tokens.get(handle, []),
-                told[handle][1],
-            )
-            for handle, num_new_tokens in output.num_scheduled_tokens.items()
-        ]
-        return Step(output, parts, output.finished_req_ids, output.preempted_req_ids)
+    def told(self) -> dict[str, tuple[int, Any]]:
+        """Return each request's computed tokens and new blocks."""
+        told = {data.req_id: (data.num_computed_tokens, data.block_ids) for data in self.step.scheduled_new_reqs}
+        cached = self.step.scheduled_cached_reqs
+        rows = zip(cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True)
+        return told | {handle: (num_computed, block_ids) for handle, num_computed, block_ids in rows}
 
-    def take_in(self, step: Step, sampled: dict[str, list[int]]) -> list[tuple[str, Sequence[int], str | None]]:
+    def do_update(self, message: dict[str, Any]) -> dict[str, Any]:
         """Bring the results back, as a worker does."""
-        handles = [part.handle for part in step.parts]
+        step, self.step = self.step, None
+        handles = list(step.num_scheduled_tokens)
         worker_output = ModelRunnerOutput(
             req_ids=handles,
             req_id_to_index={handle: index for index, handle in enumerate(handles)},
-            sampled_token_ids=[list(sampled.get(handle, ())) for handle in handles],
+            sampled_token_ids=[message["sampled"].get(handle, []) for handle in handles],
         )
-        outputs = self.scheduler.update_from_output(step.output, worker_output)
-        return [
-            (
-                output.request_id,
-                output.new_token_ids,
-                None if output.finish_reason is None else str(output.finish_reason),
-            )
-            for client in outputs.values()
-            for output in client.outputs
-        ]
+        outputs = self.scheduler.update_from_output(step, worker_output)
+        return {
+            "outputs": [
+                {
+                    "request": output.request_id,
+                    "tokens": list(output.new_token_ids),
+                    "finish": None if output.finish_reason is None else str(output.finish_reason),
+                }
+                for client in outputs.values()
+                for output in client.outputs
+            ]
+        }
 
-    def finish(self, handle: str) -> None:
-        """Abort a request."""
-        self.scheduler.finish_requests(handle, RequestStatus.FINISHED_ABORTED)
-
-    def propose(self, handle: str, token_ids: list[int]) -> None:
+    def do_draft(self, message: dict[str, Any]) -> None:
         """Propose tokens, as the engine does after a step."""
-        self.scheduler.update_draft_token_ids(DraftTokenIds([handle], [token_ids]))
+        self.scheduler.update_draft_token_ids(DraftTokenIds([message["request"]], [message["tokens"]]))
 
-    def num_computed_tokens(self, request: Any) -> int:
-        """Return what the request says."""
-        return int(request.num_computed_tokens)
+    def do_abort(self, message: dict[str, Any]) -> None:
+        """Abort a request."""
+        self.scheduler.finish_requests(message["request"], RequestStatus.FINISHED_ABORTED)
+
+    def num_in_step(self, handle: str) -> int:
+        """Return nothing: vLLM counts a step's tokens when it plans the step."""
+        return 0
 
 
 def main() -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    recorded = [(scenario, record(scenario, VLLM(scenario.settings), perform)) for scenario in load_scenarios()]
-    write(RECORDING, COMMAND, recorded, DEFAULTS)
+    scenarios = scheduler.load_scenarios()
+    recorded = [(scenario, record(scenario, scheduler.Player(VLLM(), scenario.settings))) for scenario in scenarios]
+    write(scheduler.RECORDING, COMMAND, recorded, scheduler.DEFAULTS)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,25 @@
-"""What the golden scenarios of the manager and those of the scheduler share: a language, a look, a comparison.
+"""The language of the recorded scenarios, of the manager and of the scheduler: calls, and states in words.
 
 A scenario is a table of settings and a list of calls, one per line: a verb, the request's handle, numbers, options:
 
     allocate A 0..7 100 hit=pass => free: 1..9 | refs: 0 0 0
 
-What follows `=>` is where mini_kv differs on purpose: what it shows instead of the recorded fields; the scenario names
+What follows `=>` is where mini_kv differs on purpose: what it shows instead of the recorded fields. The scenario names
 the deviation. `unchanged` instead of a field means that in mini_kv all but the result is as it was before the call.
 
-After every call all that can be seen is put into words, each field a line of text: equal text means equal state, and a
-difference can be read. Keys are numbered in the order in which they first appear, since the two recipes differ on
-purpose: what counts is which blocks carry the same key.
+After every call the whole visible state is put into words, each field a line of text. Equal text means equal state, and
+a difference can be read. Hashes are numbered in the order in which they first appear, because every engine hashes in
+its own way: what counts is which blocks have the same hash. The field for them is called `keys`.
 """
 
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "scenarios"
 
 State: TypeAlias = dict[str, str]
 
@@ -155,61 +155,51 @@ def format_groups(tables: Sequence[Sequence[int]]) -> str:
     return " / ".join(format_numbers(ids) or "-" for ids in tables) if len(tables) > 1 else format_numbers(tables[0])
 
 
-def look(manager: Any, requests: Mapping[str, Any], labels: dict[bytes, int]) -> State:
-    """Return all that can be seen of a manager's blocks, each field in words; changes nothing but the labels.
+def pool_in_words(reply: Mapping[str, Any], handles: Iterable[str], labels: dict[str, int]) -> State:
+    """Return the fields of a reply that are about blocks, in words. Fields that the program does not show are missing.
 
     Args:
-        manager: vLLM's or mini_kv's.
-        requests: by handle.
-        labels: keys in the order of their first appearance, from 1; new ones are added.
+        reply: a program's reply.
+        handles: all requests, in the order in which they came.
+        labels: the hashes in the order of their first appearance, from 1. New ones are added.
     """
-    pool = manager.block_pool
-    hashes = [block.block_hash for block in pool.blocks]
-    for key in filter(None, hashes):
-        labels.setdefault(key, len(labels) + 1)
-    answers = _answers(pool, hashes, labels)
-    tables = {name: manager.get_block_ids(request.request_id) for name, request in requests.items()}
-    return {
-        "tables": "; ".join(f"{name}: {format_groups(ids)}" for name, ids in tables.items() if any(ids)),
-        "refs": " ".join(str(block.ref_cnt) for block in pool.blocks),
-        "free": format_numbers([block.block_id for block in pool.free_block_queue.get_all_free_blocks()]),
-        "keys": " ".join(str(labels[key]) if key is not None else "-" for key in hashes),
-        "answers": "; ".join(f"key {label}: {block_id}" for label, block_id in answers.items()),
-    }
+    state: State = {}
+    if "tables" in reply:
+        tables = {handle: reply["tables"].get(handle, []) for handle in handles}
+        state["tables"] = "; ".join(f"{name}: {format_groups(ids)}" for name, ids in tables.items() if any(ids))
+    if "refs" in reply:
+        state["refs"] = " ".join(map(str, reply["refs"]))
+    if "free" in reply:
+        state["free"] = format_numbers(reply["free"])
+    if "hashes" in reply:
+        hashes = reply["hashes"]
+        for block_hash in hashes:
+            if block_hash is not None:
+                labels.setdefault(block_hash, len(labels) + 1)
+        state["keys"] = " ".join("-" if block_hash is None else str(labels[block_hash]) for block_hash in hashes)
+        if "found" in reply:
+            state["answers"] = "; ".join(_answers(hashes, reply["found"], labels))
+    return state
 
 
-def _answers(pool: Any, hashes: Sequence[bytes | None], labels: dict[bytes, int]) -> dict[int, Any]:
-    """Return by label which block the index gives for a key of several blocks; other keys only where it errs."""
-    answers = {}
-    for key in dict.fromkeys(filter(None, hashes)):
-        found = pool.cached_block_hash_to_block.get_one_block(key)
-        if hashes.count(key) > 1 or found is None or found.block_hash != key:
-            answers[labels[key]] = "none" if found is None else found.block_id
+def _answers(hashes: Sequence[str | None], found: Sequence[int | None], labels: Mapping[str, int]) -> list[str]:
+    """Return which block the index gives for a hash of several blocks. For others, only where the index is wrong."""
+    answers = []
+    by_hash = {block_hash: block_id for block_hash, block_id in zip(hashes, found, strict=True) if block_hash}
+    for block_hash, block_id in by_hash.items():
+        if hashes.count(block_hash) > 1 or block_id is None or hashes[block_id] != block_hash:
+            answers.append(f"key {labels[block_hash]}: {'none' if block_id is None else block_id}")
     return answers
 
 
-def differences(scenario: Scenario, recorded: dict[str, Any], perform: Callable[[Call], State]) -> list[str]:
-    """Return what differs between the recording and mini_kv, apart from what the scenario says; stops at a call."""
-    state: State = {}
-    got: State = {}
-    for number, (call, (_, changed)) in enumerate(zip(scenario.calls, recorded["calls"], strict=True), start=1):
-        state = state | changed
-        kept = {field: got[field] for field in got if field != "result"} if call.unchanged else {}
-        got = perform(call)
-        wanted = state | kept | dict(call.differs)
-        where = f"{scenario.name!r}, call {number}, {call.text!r}"
-        found = [
-            f"{where}: {field} does not differ from vLLM any more: {value}"
-            for field, value in call.differs
-            if state[field] == value
-        ]
-        if call.unchanged and kept == {field: state[field] for field in kept}:
-            found.append(f"{where}: vLLM's state does not change any more either")
-        found += [
-            f"{where}: {field} differs\n  expected {wanted[field]}\n  got      {got[field]}"
-            for field in wanted
-            if got[field] != wanted[field]
-        ]
-        if found:
-            return found
-    return []
+def parse_groups(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the groups of layers of a scenario: kind, tokens per block, and the tokens of a window or a chunk.
+
+    >>> parse_groups({"groups": "full:4 window:2:5", "block_size": 4})
+    [{'kind': 'full', 'block_size': 4}, {'kind': 'window', 'block_size': 2, 'reach': 5}]
+    """
+    words = settings["groups"].split() or [f"full:{settings['block_size']}"]
+    groups = []
+    for kind, *numbers in (word.split(":") for word in words):
+        groups.append({"kind": kind, **dict(zip(("block_size", "reach"), map(int, numbers), strict=False))})
+    return groups

@@ -6,12 +6,11 @@ that is not there any more. So counting the calls that name one is counting thos
 
 from collections.abc import Sequence
 
-from mini_kv_book.deviations import UPSTREAM
+from mini_kv.verify import manager, scheduler
+from mini_kv.verify.deviations import UPSTREAM
+from mini_kv.verify.language import Scenario
 
-from mini_kv.tests.golden import play, play_scheduler
-from mini_kv.tests.golden.common import Scenario
-
-PARTS = {"KVCacheManager": play.load_scenarios, "Scheduler": play_scheduler.load_scenarios}
+PARTS = {"KVCacheManager": manager.load_scenarios, "Scheduler": scheduler.load_scenarios}
 """What was recorded, and its scenarios."""
 
 

@@ -1,0 +1,214 @@
+"""Programs that answer the calls of scenarios: what they are asked, and what their replies must look like."""
+
+import json
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import Any, Protocol
+
+VERSION = 1
+"""Version of the protocol. `start` carries it."""
+TIMEOUT_S = 10.0
+"""Seconds that a program has for a reply."""
+
+Message = dict[str, Any]
+
+
+class Program(Protocol):
+    """Answers calls, one at a time."""
+
+    def answer(self, message: Message) -> Message:
+        """Return the result of a call, and all that can be seen after it."""
+        ...
+
+
+class ProgramError(Exception):
+    """The program gave no usable reply. The message says why."""
+
+
+SHAPES: Mapping[str, Any] = {
+    "result": dict,
+    "skip": str,
+    "tables": {str: [[int]]},
+    "refs": [int],
+    "free": [int],
+    "hashes": [(str, None)],
+    "found": [(int, None)],
+    "usage": float,
+    "stats": [int],
+    "running": [str],
+    "waiting": [str],
+    "computed": {str: [int]},
+}
+"""The members of a reply and their types. `(str, None)` is a string or null."""
+RESULT_SHAPES: Mapping[str, Any] = {
+    "error": str,
+    "hit": int,
+    "blocks": [[int]],
+    "granted": bool,
+    "reset": bool,
+    "adopters": [str],
+    "stats": [int],
+    "preempted_stats": [int],
+    "steps": [{"request": str, "computed": int, "tokens": int, "drafts": [int], "blocks": [[int]]}],
+    "finished": [str],
+    "preempted": [str],
+    "outputs": [{"request": str, "tokens": [int], "finish": (str, None)}],
+}
+"""The members of a result and their types."""
+
+
+def check_reply(reply: Any) -> None:
+    """Raise `ProgramError` for a member that is unknown or has the wrong type."""
+    if not isinstance(reply, dict):
+        raise ProgramError(f"the reply is no JSON object: {_shortened(reply)}")
+    if "skip" not in reply and "result" not in reply:
+        raise ProgramError(f"the reply has no `result`: {_shortened(reply)}")
+    _check_members(reply, SHAPES, "")
+    _check_members(reply.get("result", {}), RESULT_SHAPES, "result.")
+
+
+def _check_members(members: Mapping[str, Any], shapes: Mapping[str, Any], where: str) -> None:
+    for name, value in members.items():
+        if name not in shapes:
+            raise ProgramError(f"the reply has `{where}{name}`, which is no member; there are {', '.join(shapes)}")
+        if not _fits(value, shapes[name]):
+            raise ProgramError(f"`{where}{name}` is {_shortened(value)}, it must be {_in_words(shapes[name])}")
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Return whether the value has the shape."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(member, shape[0]) for member in value)
+    if isinstance(shape, tuple):
+        return value is None or _fits(value, shape[0])
+    if isinstance(shape, dict) and str in shape:
+        return isinstance(value, dict) and all(_fits(member, shape[str]) for member in value.values())
+    if isinstance(shape, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == shape.keys()
+            and all(_fits(value[name], shape[name]) for name in shape)
+        )
+    if shape is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+
+
+def _in_words(shape: Any) -> str:
+    """Return a shape in words.
+
+    >>> _in_words({str: [[int]]})
+    'an object of lists of lists of integers'
+    """
+    if isinstance(shape, tuple):
+        return f"{_in_words(shape[0])} or null"
+    if isinstance(shape, dict) and str not in shape:
+        return f"an object with {', '.join(shape)}"
+    if isinstance(shape, dict):
+        return f"an object of {_plural(_in_words(shape[str]))}"
+    if isinstance(shape, list):
+        return f"a list of {_plural(_in_words(shape[0]))}"
+    names = {int: "an integer", str: "a string", float: "a number", bool: "true or false", dict: "an object"}
+    return names[shape]
+
+
+def _plural(words: str) -> str:
+    """Return `a list of ...` as `lists of ...`, and so on."""
+    _, _, noun = words.partition(" ")
+    for one, many in (("list", "lists"), ("object", "objects"), ("integer", "integers"), ("string", "strings")):
+        if noun.split(" ")[0] == one:
+            return noun.replace(one, many, 1)
+    return words
+
+
+def _shortened(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class Piped:
+    """A program in a process of its own: one JSON object per line on its standard input, and one back for each.
+
+    Use it as a context manager: it ends the process.
+    """
+
+    def __init__(self, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+        """Start the process. Raises `ProgramError` if there is no such command."""
+        self.timeout_s = timeout_s
+        self.dialogue: list[str] = []
+        """All lines since the last `start`: `> ` to the program, `< ` from it."""
+        self._errors = TemporaryFile()  # noqa: SIM115  closed with the process
+        self._rest = b""
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+            )
+        except OSError as error:
+            self._errors.close()
+            raise ProgramError(f"{command[0]} cannot be started: {error.strerror}") from None
+        self._selector = selectors.DefaultSelector()
+        assert self._process.stdout is not None
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+
+    def __enter__(self) -> "Piped":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors, self._selector):
+            if pipe is not None:
+                pipe.close()
+
+    def answer(self, message: Message) -> Message:
+        """Send the message and return the reply. Raises `ProgramError` if there is none, or none that can be read."""
+        line = json.dumps(message)
+        if message["call"] == "start":
+            self.dialogue.clear()
+        self.dialogue.append(f"> {line}")
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+        except BrokenPipeError:
+            raise self._ended() from None
+        text = self._read_line()
+        self.dialogue.append(f"< {text}")
+        try:
+            reply: Message = json.loads(text)
+        except ValueError:
+            raise ProgramError(f"the reply is not JSON: {_shortened(text)}") from None
+        check_reply(reply)
+        return reply
+
+    def _read_line(self) -> str:
+        """Return the next line of the program's standard output."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + self.timeout_s
+        while b"\n" not in self._rest:
+            if not self._selector.select(deadline - time.monotonic()):
+                raise ProgramError(f"no reply after {self.timeout_s:g} seconds; is standard output flushed?")
+            read = self._process.stdout.read(1 << 16)
+            if not read:
+                raise self._ended()
+            self._rest += read
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _ended(self) -> ProgramError:
+        status = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
+        told = "".join(f"\n    {line}" for line in said)
+        return ProgramError(f"the program has ended with status {status}{told}")
+
+
+def resolved(command: Sequence[str]) -> list[str]:
+    """Return the command with `./` before a file of this folder, as a shell would ask for."""
+    first, *rest = command
+    return [f"./{first}" if "/" not in first and Path(first).is_file() else first, *rest]

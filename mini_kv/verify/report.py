@@ -1,0 +1,135 @@
+"""The report of `mini-kv verify`: counts by topic, and the first difference with both sides drawn."""
+
+from collections.abc import Iterator, Sequence
+
+from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
+from mini_kv.verify.deviations import DEVIATIONS
+from mini_kv.verify.language import State
+from mini_kv.verify.likeness import suspects_like
+
+BY_BLOCK = ("refs", "keys")
+"""Fields that have a word per block."""
+LABELS = {
+    "result": "result",
+    "running": "running",
+    "waiting": "waiting",
+    "computed": "computed",
+    "tables": "block tables",
+    "refs": "references",
+    "free": "free queue",
+    "keys": "block hashes",
+    "answers": "the index",
+    "usage": "usage",
+    "stats": "counters",
+}
+"""The fields, as a reader calls them."""
+
+
+def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the lines of the report."""
+    yield from table(outcomes)
+    differing = [outcome for outcome in outcomes if outcome.verdict is Verdict.DIFFERS]
+    if not differing:
+        return
+    first, *others = sorted(differing, key=lambda outcome: list(TOPICS).index(topic_of(outcome.recorded)))
+    yield ""
+    yield "The first difference"
+    yield "===================="
+    yield from difference(first)
+    if others:
+        yield ""
+        yield "The others"
+        yield "=========="
+    for outcome in others:
+        what = outcome.reason.splitlines()[0] if outcome.reason else ", ".join(LABELS[f] for f in outcome.fields)
+        yield f"  {topic_of(outcome.recorded):<13}{place(outcome)}: {what}"
+
+
+def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the counts: a row per topic."""
+    columns = (Verdict.EQUAL, Verdict.LISTED, Verdict.DIFFERS, Verdict.SKIPPED)
+    vllm = recording(outcomes[0].recorded.part)["header"]["vllm"]
+    yield f"{f'against vLLM {vllm}':<22}" + "".join(f"{verdict.value:>11}" for verdict in columns) + f"{'calls':>9}"
+    for topic in TOPICS:
+        of_topic = [outcome for outcome in outcomes if topic_of(outcome.recorded) == topic]
+        if of_topic:
+            yield _row(topic, of_topic, columns)
+    yield _row("all", outcomes, columns)
+    reasons = [outcome.reason for outcome in outcomes if outcome.verdict is Verdict.SKIPPED]
+    for reason in dict.fromkeys(reasons):
+        yield f"  skipped {reasons.count(reason)}: {reason}"
+
+
+def _row(topic: str, outcomes: Sequence[Outcome], columns: Sequence[Verdict]) -> str:
+    counts = [sum(outcome.verdict is verdict for outcome in outcomes) for verdict in columns]
+    num_calls = sum(outcome.num_equal for outcome in outcomes)
+    return f"  {topic:<20}" + "".join(f"{count or '-':>11}" for count in counts) + f"{num_calls:>9,}"
+
+
+def place(outcome: Outcome) -> str:
+    """Return the scenario, the number of the call, and the call."""
+    scenario = outcome.recorded.scenario
+    return f'"{scenario.name}", call {outcome.num_equal + 1} of {len(scenario.calls)}, {outcome.call.text}'
+
+
+def difference(outcome: Outcome) -> Iterator[str]:
+    """Yield a difference: what was called, both sides, and what may explain it."""
+    scenario = outcome.recorded.scenario
+    yield f"{topic_of(outcome.recorded)}: {place(outcome)}"
+    yield f"  {scenario.purpose}"
+    settings = {name: value for name, value in scenario.settings.items() if name in ("num_blocks", "block_size")}
+    groups = scenario.settings["groups"]
+    said = f", groups {groups}" if groups else ""
+    yield f"  A pool of {settings['num_blocks'] - 1} blocks of {settings['block_size']} tokens{said}. The calls before:"
+    yield from (f"    {call.text}" for call in scenario.calls[max(0, outcome.num_equal - 8) : outcome.num_equal])
+    yield f"  > {outcome.call.text}"
+    yield ""
+    if outcome.wanted is None or outcome.got is None:
+        yield f"  {outcome.reason}"
+        return
+    yield from both_sides(outcome.wanted, outcome.got, outcome.fields)
+    yield from _explained(outcome)
+
+
+def both_sides(wanted: State, got: State, fields: Sequence[str]) -> Iterator[str]:
+    """Yield each field that the program shows: once if both sides are equal, else vLLM's above the program's."""
+    for field, label in LABELS.items():
+        if field not in got:
+            continue
+        if field in BY_BLOCK:
+            yield from _by_block(label, wanted[field].split(), got[field].split())
+        elif field in fields:
+            yield f"  {label:<13} vLLM     {wanted[field] or '-'}"
+            yield f"  {'':<13} program  {got[field] or '-'}    <--"
+        else:
+            yield f"  {label:<13} both     {got[field] or '-'}"
+
+
+def _by_block(label: str, wanted: Sequence[str], got: Sequence[str]) -> Iterator[str]:
+    """Yield a field with a word per block, under the numbers of the blocks."""
+    num_blocks = max(len(wanted), len(got))
+    numbers = [str(block_id) for block_id in range(num_blocks)]
+    width = max(map(len, [*wanted, *got, *numbers])) + 1
+    yield f"  {'block':<13}          {''.join(f'{number:<{width}}' for number in numbers)}".rstrip()
+    rows = [("both", got)] if wanted == got else [("vLLM", wanted), ("program", got)]
+    for number, (who, words) in enumerate(rows):
+        name = "" if number else label
+        yield f"  {name:<13} {who:<9}{''.join(f'{word:<{width}}' for word in words)}".rstrip()
+    if wanted != got:
+        padded = [*wanted, *[""] * (num_blocks - len(wanted))], [*got, *[""] * (num_blocks - len(got))]
+        marks = "".join(f"{'^' if one != other else '':<{width}}" for one, other in zip(*padded, strict=True))
+        yield f"  {'':<13} {'':<9}{marks}".rstrip()
+
+
+def _explained(outcome: Outcome) -> Iterator[str]:
+    """Yield what may explain a difference: a listed rule, and faults that look like this."""
+    listed = [rule for rule in DEVIATIONS if rule.deviation_id in outcome.recorded.scenario.deviations]
+    suspects = suspects_like(outcome)
+    if listed or suspects:
+        yield ""
+    for rule in listed:
+        yield f"  The scenario is about the listed rule `{rule.deviation_id}` ({rule.symbol}): vLLM {rule.vllm}."
+        yield f"    mini_kv {rule.mini_kv}, because {rule.why}."
+    for suspect in suspects:
+        seen = f" Reported in {suspect.seen}." if suspect.seen else ""
+        yield f"  A known fault shows exactly this. It breaks the rule: {suspect.breaks}{seen}"

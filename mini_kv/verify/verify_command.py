@@ -1,0 +1,110 @@
+"""`mini-kv verify -- COMMAND`: the recorded scenarios of vLLM, played on any engine that speaks JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mini_kv.verify.compare import TOPICS, Outcome, Recorded, Verdict, play, recorded_scenarios, topic_of
+from mini_kv.verify.program import TIMEOUT_S, Piped, ProgramError
+from mini_kv.verify.report import difference, place, report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
+    parser.add_argument("--only", metavar="TOPICS", help=f"play only these, separated by commas: {', '.join(TOPICS)}")
+    parser.add_argument(
+        "--scenario", metavar="NAME", help="play this one, and print every line to and from the program"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"seconds per reply (default: {TIMEOUT_S:g})"
+    )
+    parser.add_argument("--list", action="store_true", help="print the scenarios, and play none")
+    parser.add_argument("--json", action="store_true", help="print the outcome of each scenario as a line of JSON")
+    parser.add_argument("program", nargs="*", metavar="COMMAND", help="the program and its arguments, after --")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report. Return 0 if nothing differs, 1 if something does, 2 if an argument is wrong."""
+    try:
+        chosen = _chosen(args)
+    except ValueError as error:
+        print(f"mini-kv verify: {error}", file=sys.stderr)
+        return 2
+    if args.list:
+        for recorded in chosen:
+            print(f"{topic_of(recorded):<13} {recorded.scenario.name}: {recorded.scenario.purpose}")
+        return 0
+    if not args.program:
+        print("mini-kv verify: which program? Write it after --, as in: mini-kv verify -- ./engine", file=sys.stderr)
+        return 2
+    try:
+        if args.scenario is not None:
+            return _one(chosen[0], args)
+        outcomes = list(_played(chosen, args.program, args.timeout))
+    except ProgramError as error:
+        print(f"mini-kv verify: {error}", file=sys.stderr)
+        return 2
+    for line in map(json.dumps, map(_as_dict, outcomes)) if args.json else report(outcomes):
+        print(line)
+    return _status(outcomes)
+
+
+def _chosen(args: argparse.Namespace) -> list[Recorded]:
+    """Return the scenarios to play. Raises `ValueError` for an unknown name."""
+    scenarios = recorded_scenarios()
+    if args.scenario is not None:
+        named = [recorded for recorded in scenarios if recorded.scenario.name == args.scenario]
+        if not named:
+            raise ValueError(f"there is no scenario {args.scenario!r}; --list names all of them")
+        return named
+    topics = [topic.strip() for topic in args.only.split(",")] if args.only is not None else list(TOPICS)
+    for topic in topics:
+        if topic not in TOPICS:
+            raise ValueError(f"there is no topic {topic!r}; there are {', '.join(TOPICS)}")
+    return [recorded for recorded in scenarios if topic_of(recorded) in topics]
+
+
+def _played(chosen: Sequence[Recorded], command: Sequence[str], timeout_s: float) -> Iterator[Outcome]:
+    """Play the scenarios in turn. After a reply that is missing or unusable the program is started again."""
+    waiting = list(chosen)
+    while waiting:
+        with Piped(command, timeout_s) as program:
+            while waiting:
+                outcome = play(waiting.pop(0), program)
+                yield outcome
+                if outcome.verdict is Verdict.DIFFERS and outcome.reason:
+                    break
+
+
+def _one(recorded: Recorded, args: argparse.Namespace) -> int:
+    """Play one scenario and print every line."""
+    with Piped(args.program, args.timeout) as program:
+        outcome = play(recorded, program)
+    print("\n".join(program.dialogue))
+    print()
+    if outcome.verdict is Verdict.DIFFERS:
+        print("\n".join(difference(outcome)))
+    else:
+        print(f"{outcome.verdict.value}: {outcome.num_equal} calls{outcome.reason and f' ({outcome.reason})'}")
+    return _status([outcome])
+
+
+def _status(outcomes: Sequence[Outcome]) -> int:
+    return int(any(outcome.verdict is Verdict.DIFFERS for outcome in outcomes))
+
+
+def _as_dict(outcome: Outcome) -> dict[str, Any]:
+    differs = outcome.verdict is Verdict.DIFFERS
+    return {
+        "topic": topic_of(outcome.recorded),
+        "scenario": outcome.recorded.scenario.name,
+        "verdict": outcome.verdict.value,
+        "calls": outcome.num_equal,
+        "listed": outcome.num_listed,
+        "reason": outcome.reason,
+        "at": place(outcome) if differs else "",
+        "vllm": outcome.wanted,
+        "program": outcome.got,
+    }
