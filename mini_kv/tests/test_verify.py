@@ -413,8 +413,8 @@ PAGE = (ROOT / "book/docs/reference/verify.md").read_text(encoding="utf-8")
 
 
 def test_the_page_describes_every_call_and_every_member() -> None:
-    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
-    calls = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    items = [re.split("[:→]", line)[0] for line in PAGE.splitlines() if line.startswith("- `")]
+    calls = {name for item in items for name in re.findall(r"`(\w+)`", item)}
     assert calls >= {"start", *manager.MESSAGES, *scheduler.MESSAGES}
     said = set(re.findall(r"`(\w+)`", PAGE))
     results = {name for name in RESULT_SHAPES if name not in ("error", "steps", "outputs")}
@@ -437,13 +437,43 @@ def messages_of(part: Any, adapter: Any, scenario: Any) -> list[dict[str, Any]]:
         def answer(self, message: dict[str, Any]) -> dict[str, Any]:
             asked.append(message)
             reply: dict[str, Any] = adapter.answer(message)
-            check_reply(reply)
+            check_reply(reply, message["call"])
             return reply
 
     player = part.Player(Listening(), scenario.settings)
     for call in scenario.calls:
         player.perform(call)
     return asked
+
+
+@pytest.mark.parametrize(
+    ("call", "reply", "problem"),
+    [
+        ("lookup", {"result": {}}, "the result of `lookup` has no `hit`: {}"),
+        ("schedule", {"result": {"steps": [], "finished": []}}, "the result of `schedule` has no `preempted`: "),
+        ("free", {"result": {}, "hashes": [None], "found": []}, "`hashes` has 1 blocks, and `found` has 0"),
+        ("free", {"result": {}, "hashes": [None], "found": [3]}, "`found` has the block 3; blocks go from 0 to 0"),
+        ("free", {"result": {}, "stats": [1]}, "`stats` has 1 numbers, it must have 3: requests, queries, hits"),
+        (
+            "add",
+            {"result": {}, "computed": {"A": [1]}},
+            "`computed` of A has 1 numbers, it must have 2: computed, known",
+        ),
+    ],
+)
+def test_a_reply_with_a_part_missing(call: str, reply: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ProgramError, match=re.escape(problem)):
+        check_reply(reply, call)
+
+
+def test_a_step_with_an_unknown_request() -> None:
+    class Invents(SchedulerAdapter):
+        def do_schedule(self, message: dict[str, Any]) -> dict[str, Any]:
+            step = {"request": "Z", "computed": 0, "tokens": 1, "drafts": [], "blocks": []}
+            return {"steps": [step], "finished": [], "preempted": []}
+
+    outcome = play(recorded("one request, one token per step"), Invents())
+    assert (outcome.reason, outcome.num_equal) == ("the result has the request 'Z', which was never added", 1)
 
 
 def test_an_unknown_result_is_said() -> None:

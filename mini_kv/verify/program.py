@@ -62,14 +62,45 @@ RESULT_SHAPES: Mapping[str, Any] = {
 """The members of a result and their types."""
 
 
-def check_reply(reply: Any) -> None:
-    """Raise `ProgramError` for a member that is unknown or has the wrong type."""
+NEEDED: Mapping[str, Sequence[str]] = {
+    "lookup": ("hit",),
+    "allocate": ("granted",),
+    "reset": ("reset",),
+    "stats": ("stats",),
+    "schedule": ("steps", "finished", "preempted"),
+    "update": ("outputs",),
+}
+"""The members that the result of a call must have."""
+
+
+def check_reply(reply: Any, call: str = "") -> None:
+    """Raise `ProgramError` for a member that is unknown, missing, or has the wrong type."""
     if not isinstance(reply, dict):
         raise ProgramError(f"the reply is no JSON object: {_shortened(reply)}")
     if "skip" not in reply and "result" not in reply:
         raise ProgramError(f"the reply has no `result`: {_shortened(reply)}")
     _check_members(reply, SHAPES, "")
-    _check_members(reply.get("result", {}), RESULT_SHAPES, "result.")
+    result = reply.get("result", {})
+    _check_members(result, RESULT_SHAPES, "result.")
+    for name in NEEDED.get(call, ()):
+        if "result" in reply and "error" not in result and name not in result:
+            raise ProgramError(f"the result of `{call}` has no `{name}`: {_shortened(result)}")
+    _check_numbers(reply)
+
+
+def _check_numbers(reply: Message) -> None:
+    """Raise `ProgramError` for lists of a wrong length, and for numbers that are no block's."""
+    hashes, found = reply.get("hashes", []), reply.get("found")
+    if found is not None and len(found) != len(hashes):
+        raise ProgramError(f"`hashes` has {len(hashes)} blocks, and `found` has {len(found)}")
+    for block_id in found or ():
+        if block_id is not None and not 0 <= block_id < len(hashes):
+            raise ProgramError(f"`found` has the block {block_id}; blocks go from 0 to {len(hashes) - 1}")
+    if len(reply.get("stats", [0, 0, 0])) != 3:
+        raise ProgramError(f"`stats` has {len(reply['stats'])} numbers, it must have 3: requests, queries, hits")
+    for request, numbers in reply.get("computed", {}).items():
+        if len(numbers) != 2:
+            raise ProgramError(f"`computed` of {request} has {len(numbers)} numbers, it must have 2: computed, known")
 
 
 def _check_members(members: Mapping[str, Any], shapes: Mapping[str, Any], where: str) -> None:
@@ -192,7 +223,7 @@ class Piped:
             reply: Message = json.loads(text)
         except ValueError:
             raise ProgramError(f"the reply is not JSON: {_shortened(text)}") from None
-        check_reply(reply)
+        check_reply(reply, message["call"])
         return reply
 
     def _next_line(self) -> str:

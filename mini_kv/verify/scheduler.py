@@ -19,7 +19,7 @@ right depends on its length alone.
 which of them are drafts, which blocks are new to the worker; then which requests have ended or were preempted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from mini_kv.verify.language import (
     parse_numbers,
     pool_in_words,
 )
-from mini_kv.verify.program import VERSION, Message, Program
+from mini_kv.verify.program import VERSION, Message, Program, ProgramError
 
 SCENARIO_FILES = (FOLDER / "scenarios-scheduler.toml", FOLDER / "scenarios-scheduler-random.toml")
 RECORDING = FOLDER / "vllm-0.33-scheduler.json"
@@ -157,7 +157,13 @@ class Player:
     def _added(self, call: Call, result: Message) -> str:
         return f"{self.num_tokens[call.handle]} tokens"
 
+    def _check_requests(self, rows: Sequence[Message]) -> None:
+        for row in rows:
+            if row["request"] not in self.num_tokens:
+                raise ProgramError(f"the result has the request {row['request']!r}, which was never added")
+
     def _planned(self, call: Call, result: Message) -> str:
+        self._check_requests(result["steps"])
         self.parts = [
             Part(
                 step["request"],
@@ -174,6 +180,7 @@ class Player:
         return "; ".join(words) or "empty"
 
     def _updated(self, call: Call, result: Message) -> str:
+        self._check_requests(result["outputs"])
         self.parts = []
         words = []
         for output in result["outputs"]:
