@@ -1,5 +1,6 @@
 """What the READMEs show is what the commands print."""
 
+import importlib.util
 import io
 import re
 import tomllib
@@ -27,6 +28,17 @@ def test_the_drawing_in_the_readme_is_made_by_the_engine():
         out = io.StringIO()
         play_in_terminal(load_scenario(name), out)
         assert drawing in out.getvalue()
+
+
+def test_every_command_for_a_newcomer_says_how_it_is_checked():
+    """`.ci/run` runs the commands of these pages in a fresh clone. Here they are only read, which takes no time."""
+    spec = importlib.util.spec_from_file_location("readme_commands", ROOT / ".ci/readme_commands.py")
+    assert spec is not None
+    assert spec.loader is not None
+    commands = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(commands)
+    pages = [*READMES, ROOT / "book/docs/reference/commands.md", ROOT / ".github/CONTRIBUTING.md"]
+    assert sum(len(list(commands.blocks(page))) for page in pages) > 50
 
 
 def test_the_newest_version_of_the_page_of_changes_is_the_projects_and_the_packages():
