@@ -16,6 +16,7 @@ import { STRIDE } from "./gestures.js";
 import { decode, differing, drawText, idRuns, StoryError } from "./model.js";
 import { blockPanel, bubbles, caption, indexList, key, legend, waitingList } from "./panels.js";
 import { Questions } from "./questions.js";
+import { sources } from "./source.js";
 import { STYLE } from "./style.js";
 import { fill, WORDS } from "./words.js";
 
@@ -102,7 +103,8 @@ function makeParts(t, story) {
   const bar = make("div", { class: "bar" }, ...Object.values(steps), speed, link, track, told);
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
-  const said = make("div", { class: "said" }, cap, ask);
+  const source = make("div", { class: "source" }); // not in the live region: it is not read out at each step
+  const said = make("div", { class: "said" }, cap, ask, source);
   const panel = make("div", { class: "panel" });
   const wait = make("div", { class: "wait" });
   const index = make("div", { class: "hashes" });
@@ -119,7 +121,7 @@ function makeParts(t, story) {
   const stage = make("div", { class: "stage" }, seen, hands);
   fig.append(title, stage, panel, indexBox, how, textBox);
   const slider = { range, ticks, count, beat, speed };
-  return { t, fig, picture, seen, buttons, ...slider, prompts, film, looks, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, picture, seen, buttons, ...slider, prompts, film, looks, said, cap, ask, source, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -133,7 +135,8 @@ function toldOf(t, story, state) {
   const { predict } = state.step;
   /** @type {(words: Node[]) => HTMLElement} */
   const cap = (words) => make("div", { class: "cap" }, ...words);
-  if (!predict) return [[cap(caption(t, story, state, undefined))]];
+  const source = () => make("div", { class: "source" }, ...sources(t, state));
+  if (!predict) return [[cap(caption(t, story, state, undefined)), source()]];
   const after = predict.choices.map(({ text }, i) => caption(t, story, state, { text, right: i === predict.answer }));
   const asked = [-1, ...predict.choices.keys()].map((i) => {
     const questions = new Questions(),
@@ -142,7 +145,7 @@ function toldOf(t, story, state) {
     questions.show(ask, predict, t, () => {}, () => {});
     return [make("div", { class: "asking" }, cap([make("p", {}, predict.ask)]), ask)];
   });
-  return [...after.map((words) => [cap(words)]), ...asked];
+  return [...after.map((words) => [cap(words), source()]), ...asked];
 }
 
 class KvStory extends HTMLElement {
@@ -624,7 +627,7 @@ class KvStory extends HTMLElement {
 
   /** @param {State} state */
   #showWords(state) {
-    const { t, buttons, cap } = this.#parts,
+    const { t, buttons, cap, source } = this.#parts,
       { asking, answers } = this.#questions,
       story = this.#opened,
       end = story.states.length - 1;
@@ -639,6 +642,9 @@ class KvStory extends HTMLElement {
     const question = asking ? this.#prediction()?.ask : undefined;
     if (question === undefined) cap.replaceChildren(...caption(t, story, state, answers.get(this.#at)));
     else cap.replaceChildren(make("p", {}, question));
+    const inside = source.contains(this.#root.activeElement);
+    source.replaceChildren(...(question === undefined ? sources(t, state) : []));
+    if (inside) buttons.forward.focus({ preventScroll: true }); // the link that had the focus is gone
   }
 
   #showPlaying() {
