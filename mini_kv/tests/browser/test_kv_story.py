@@ -435,6 +435,16 @@ def test_a_link_to_vllm_opens_a_new_tab_by_keyboard_and_the_keys_still_step(show
         assert step_of(shown) == number
 
 
+def test_a_live_figure_keeps_a_link_that_is_still_right(show):
+    """A new step with the same kinds of events does not replace the link that a reader is about to open."""
+    steps = [{"lines": [], "events": f"allocated {number}"} for number in (1, 2, 3)]
+    shown = show({**STORY, "steps": steps[:1], "at": -1})
+    shown.locator(".source a").focus()
+    live(shown, {**STORY, "steps": steps[:2], "at": -1})
+    assert step_of(shown) == 2
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.activeElement.innerText") == "get_new_blocks"
+
+
 def test_an_open_question_has_no_link_and_an_answered_one_has(show):
     """The names of the functions would tell what happens next."""
     shown = show({**STORY, "at": 1})

@@ -627,7 +627,7 @@ class KvStory extends HTMLElement {
 
   /** @param {State} state */
   #showWords(state) {
-    const { t, buttons, cap, source } = this.#parts,
+    const { t, buttons, cap } = this.#parts,
       { asking, answers } = this.#questions,
       story = this.#opened,
       end = story.states.length - 1;
@@ -642,8 +642,18 @@ class KvStory extends HTMLElement {
     const question = asking ? this.#prediction()?.ask : undefined;
     if (question === undefined) cap.replaceChildren(...caption(t, story, state, answers.get(this.#at)));
     else cap.replaceChildren(make("p", {}, question));
+    this.#showSource(question === undefined ? sources(t, state) : []);
+  }
+
+  /**
+   * Show these links, unless they are there: a live figure must not replace a link under the pointer.
+   * @param {HTMLElement[]} links
+   */
+  #showSource(links) {
+    const { source, buttons } = this.#parts;
+    if (make("div", {}, ...links).innerHTML === source.innerHTML) return;
     const inside = source.contains(this.#root.activeElement);
-    source.replaceChildren(...(question === undefined ? sources(t, state) : []));
+    source.replaceChildren(...links);
     if (inside) buttons.forward.focus({ preventScroll: true }); // the link that had the focus is gone
   }
 
