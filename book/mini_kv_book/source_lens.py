@@ -11,7 +11,10 @@ from mini_kv.events.vllm_source import CAUSES, EVENTS, Place
 
 def as_markdown(which: str) -> str:
     """Return a table. Raises `ValueError` unless it is `events` or `causes`."""
-    tables: dict[str, Mapping[str, Place]] = {"events": EVENTS, "causes": CAUSES}
+    tables: dict[str, Mapping[str, Place]] = {
+        "events": {str(kind): place for kind, place in EVENTS.items()},
+        "causes": CAUSES,
+    }
     if which not in tables:
         raise ValueError(f"there are the tables `source-lens events` and `source-lens causes`, and no {which!r}")
     rows = [
