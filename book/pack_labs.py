@@ -42,6 +42,7 @@ def course() -> Files:
     paths += [_REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *(f"engine/{name}" for name in _OF_ENGINE))]
     paths += [_REPO / f"mini_kv/engine/{model}/{name}.json" for model in MODELS for name in ("config", "tokenizer")]
     paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
+    paths += _REPO.glob("mini_kv/events/*.json")
     paths += _REPO.glob("mini_kv/planning/*.toml")
     paths += _REPO.glob("mini_kv/viz/languages/*.json")
     for folder in _REPO.glob("labs/lab-*"):

@@ -10,7 +10,7 @@ Reading order:
 - `docstrings` and `drawings`: the docstrings on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures stored in notebooks;
 - `tables`: tables from code and data: `conformance`, `names`, `serving`, `coverage`, `drafts`,
-  `options`, `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `second_home`, `spine`;
+  `options`, `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `second_home`, `source_lens`, `spine`;
 - `counting`: the lines of a file with code;
 - `kept`: results of fences, kept for the next build;
 - `taught` and `found`: the words that each chapter teaches, for the search; `cards`: a page's picture, to share it;

@@ -6,7 +6,8 @@ and vLLM needs no dependencies. From the top folder:
     pip download --no-deps vllm==0.33.0 -d /tmp/vllm && unzip -q /tmp/vllm/*.whl -d /tmp/vllm
     PYTHONPATH=book python -m mini_kv_book.record_vllm /tmp/vllm/vllm
 
-Only names and the defaults of the settings are recorded: no text, no code.
+Only names, the defaults of the settings, and the lines of a few functions are recorded: no text, no code. The lines are
+for the links of `mini_kv.events.vllm_source`, which are in a file beside it, since `mini_kv` reads nothing of the book.
 """
 
 import argparse
@@ -17,7 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mini_kv.events.vllm_source import VERSION, all_places, event_symbols
+
 RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
+LINES = Path(__file__).parents[2] / "mini_kv" / "events" / "vllm_source.json"
 
 MODULES = (
     "config/cache.py",
@@ -87,8 +91,10 @@ def main() -> None:
     """Read vLLM's sources and write the recording down."""
     parser = argparse.ArgumentParser(description="Record the names and defaults of an unpacked vLLM.")
     parser.add_argument("vllm", type=Path, help="the folder vllm/ of the unpacked wheel")
-    recorded = record(parser.parse_args().vllm)
+    root = parser.parse_args().vllm
+    recorded = record(root)
     RECORDING.write_text(recorded, encoding="utf-8")
+    LINES.write_text(record_lines(root), encoding="utf-8")
     symbols = json.loads(recorded)["symbols"]
     print(f"{sum(map(len, symbols.values()))} names in {len(symbols)} files")
 
@@ -98,7 +104,7 @@ def record(root: Path) -> str:
     files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.stat().st_size)
     symbols = {file.relative_to(root).as_posix(): sorted(_names_in(file)) for file in files}
     recording = {
-        "version": "0.33.0",
+        "version": VERSION,
         "command": "python -m mini_kv_book.record_vllm",
         "sizes": {"v1/core": _size_of(root / "v1" / "core")},
         "symbols": symbols,
@@ -109,6 +115,29 @@ def record(root: Path) -> str:
         "metrics": _strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
     }
     return _a_line_each(recording)
+
+
+def record_lines(root: Path) -> str:
+    """Return the lines of the functions that events and causes link to, as they are stored.
+
+    Raises `KeyError` for a function that the package in the folder `root` does not have.
+    """
+    lines: dict[str, dict[str, int]] = {}
+    for place in all_places():
+        lines.setdefault(place.file, {})[place.symbol] = lines_in(root / place.file)[place.symbol]
+    return _a_line_each({"version": VERSION, "events": event_symbols(), "lines": lines})
+
+
+def lines_in(file: Path) -> dict[str, int]:
+    """Return the line at which each function and method of a module begins."""
+    lines = {}
+    for node in parse(file).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines[node.name] = node.lineno
+        elif isinstance(node, ast.ClassDef):
+            methods = [inner for inner in node.body if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)]
+            lines |= {f"{node.name}.{method.name}": method.lineno for method in methods}
+    return lines
 
 
 def _size_of(folder: Path) -> dict[str, int]:

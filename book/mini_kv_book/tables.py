@@ -32,6 +32,7 @@ from mini_kv_book import (
     recorded,
     second_home,
     serving,
+    source_lens,
     spine,
 )
 from mini_kv_book.places import where
@@ -58,6 +59,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "puzzles": puzzles.as_markdown,
     "recorded": recorded.as_markdown,
     "serving": serving.as_markdown,
+    "source-lens": source_lens.as_markdown,
     "spine": spine.stop_as_markdown,
     "spine-picture": spine.picture,
     "spine-total": spine.total,

@@ -5,5 +5,6 @@ report their changes), `traced_manager` (calls as spans), `frame` (the state aft
 text), `metrics` (numbers folded from spans), `lifetimes` (lifetime, idle time and reuse of blocks), `leaks` (blocks
 that no served request uses), `events_file` (spans as a file), `predict` (questions about a step), `step_loop` (the
 loop around a scheduler), `scenario` (calls as data, to be played), `reason` (the reason for a call's effect), `puzzle`
-(scenarios that the player completes), and `debug` (a manager that checks itself after every call).
+(scenarios that the player completes), `vllm_source` (links to vLLM's code), and `debug` (a manager that checks itself
+after every call).
 """

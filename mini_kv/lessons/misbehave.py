@@ -165,7 +165,7 @@ def _column(name: str, case: Case) -> dict[str, str]:
 
 
 def explained(case: Case) -> str:
-    """Return the output of `mini-kv explain --num-blocks N --concurrency M` for a server's traffic, pool and limit."""
+    """Return the rows and causes of `mini-kv explain` for a server's traffic, its pool and its limit."""
     setup = Setup(_GROUPS, case.fault.num_blocks)
     prompts = make_prompts(case.trace, BLOCK_SIZE)
     waterfall = make_waterfall(case.trace, prompts, setup, concurrency=case.fault.max_num_seqs)

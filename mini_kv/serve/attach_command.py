@@ -155,7 +155,9 @@ class _Watch:
         return [self._metrics]
 
     def end(self) -> int:
-        """Draw the last state, write the trace, and print a summary. Return 1 if no batch arrived, else 0."""
+        """Draw the last state, write the trace, print a summary and links. Return 1 if no batch arrived, else 0."""
+        from mini_kv.serve.attach_draw import source_lines
+
         if self._record is not None:
             self._record.close()
         if self.screen is not None:
@@ -166,4 +168,5 @@ class _Watch:
             self.args.trace.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             lost = f"; {self.seen.num_headless:,} blocks have an unknown prefix" if self.seen.num_headless else ""
             print(f"{len(lines):,} requests in {self.args.trace}{lost}")
+        print("".join(f"{line}\n" for line in source_lines(self.mirror)), end="")
         return 0 if self.follower.next_number else 1

@@ -12,6 +12,7 @@ once. The second prompt's own blocks begin below the position where the two diff
 
 from collections.abc import Mapping
 
+from mini_kv.events.vllm_source import PUBLISHED, VERSION
 from mini_kv.serve.mirror import Key, Mirror
 
 MARKS = "#  a block    2, 3 ...  that many with one hash    ~  the blocks before are gone"
@@ -27,6 +28,19 @@ def state_lines(mirror: Mirror) -> list[str]:
     more = "" if len(mirror.gaps) == 1 else f", and {len(mirror.gaps) - 1:,} more gaps before"
     unknown = f"; {mirror.num_unknown_removed:,} unknown blocks were removed" if mirror.num_unknown_removed else ""
     return [*lines, f"NOT COMPLETE: {mirror.gaps[-1]}{more}{unknown}"]
+
+
+def source_lines(mirror: Mirror) -> list[str]:
+    """Return for each kind of event that has arrived the function of vLLM that makes it, with a link to its code."""
+    counts = {
+        "BlockStored": mirror.num_stored,
+        "BlockRemoved": mirror.num_removed + mirror.num_unknown_removed,
+        "AllBlocksCleared": mirror.num_cleared,
+    }
+    lines = [
+        f"  {name}: {PUBLISHED[name].symbol}, {PUBLISHED[name].url}" for name, count in counts.items() if count > 0
+    ]
+    return ["", f"In the source code of vLLM {VERSION}:", *lines] if lines else []
 
 
 def metrics_line(metrics: Mapping[str, float] | str) -> str:

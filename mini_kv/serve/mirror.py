@@ -59,6 +59,8 @@ class Mirror:
         """The missing batches, one sentence per gap. Empty if the mirror is complete."""
         self.num_stored = self.num_removed = self.num_unknown_removed = 0
         """Counts since the beginning. The last one counts removals of blocks that the mirror did not have."""
+        self.num_cleared = 0
+        """Number of times that the engine emptied its cache."""
 
     @property
     def num_blocks(self) -> int:
@@ -83,6 +85,7 @@ class Mirror:
                 case BlockRemoved():
                     self._remove(event)
                 case AllBlocksCleared():
+                    self.num_cleared += 1
                     self.blocks.clear()
                     self.gaps.clear()
 

@@ -183,7 +183,7 @@ def test_groups_and_preemption(seed: int) -> None:
 def test_two_causes_at_once_are_both_found(seed: int) -> None:
     """Salts per user, and a value that changes; and their shares are those of each alone, within one percent."""
     both = causes(chat(seed, begin=late_value, salt=lambda user: f"user {user}"), setup())
-    found = {cause.name: cause.share for cause in both}
+    found = {str(cause.name): cause.share for cause in both}
     assert set(found) == {"timestamp", "salt"}
     (alone,) = causes(chat(seed, begin=late_value), setup())
     assert alone.name == "timestamp"
@@ -331,6 +331,14 @@ def test_a_models_flags_change_the_block(
     assert json.loads(capsys.readouterr().out)["block_size"] == block_size
 
 
+def test_without_a_cause_there_is_no_link_to_vllm(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pool that keeps everything loses nothing that could be found."""
+    assert main(["explain", str(SMALL)]) == 0
+    printed = capsys.readouterr().out
+    assert "No loss of 3 % or more has a cause that you could remove." in printed
+    assert "github.com" not in printed
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that add up in what is printed; of hashes, what cannot be told; wrong arguments in one line."""
     assert main(["explain", str(SMALL), "--num-blocks", "60"]) == 0
@@ -340,6 +348,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["explain", str(SMALL), "--num-blocks", "60", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in figures["rows"] if row["is_total"]] == ["prompt", "seen", "unlimited", "hits"]
+    place = figures["causes"][0]["in_vllm"]
+    assert place["here"] == "mini_kv.core.block_pool.BlockPool._maybe_evict_cached_block"
+    assert printed.splitlines()[-4:] == [
+        "In the source code of vLLM 0.33.0:",
+        "  small-pool: BlockPool._maybe_evict_cached_block",
+        f"    {place['sentence']}",
+        "    https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/v1/core/block_pool.py#L769",
+    ]
     for name, salt in (("a", None), ("b", "x")):
         line = {"token_ids": list(range(40)), **({"cache_salt": salt} if salt else {})}
         (tmp_path / name).write_text(json.dumps(line) + "\n", encoding="utf-8")

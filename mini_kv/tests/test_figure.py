@@ -163,10 +163,12 @@ def test_no_word_of_a_story_can_become_markup(title):
 
 
 def test_the_script_can_stand_in_a_page_and_asks_for_nothing():
-    """No end tag inside, no address but the name of SVG."""
+    """No end tag inside, no address but the name of SVG and the one that links to vLLM's code begin with."""
     assert "</script" not in script().lower()
     assert "<!--" not in script()
-    assert script().count("http") == script().count("http://www.w3.org/2000/svg") == 1
+    addresses = ["http://www.w3.org/2000/svg", "https://github.com/vllm-project/vllm/blob/v"]
+    assert [script().count(address) for address in addresses] == [1, 1]
+    assert script().count("http") == 2
     file = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
     assert script().splitlines() == [line.strip() for line in file.splitlines() if line.strip()]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mini_kv_book import coverage, homes, kernels, kill_matrix, names, options, serving
 from mini_kv_book.places import DOCS, ROOT
-from mini_kv_book.record_vllm import CONFIGS, record
+from mini_kv_book.record_vllm import CONFIGS, LINES, record, record_lines
 from mini_kv_book.runs import run_python
 from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
 
@@ -258,6 +258,7 @@ if installed_vllm() is not None:  # else there is nothing to compare with, and n
         folder = installed_vllm()
         assert folder is not None
         assert record(folder) == RECORDING.read_text(encoding="utf-8")
+        assert record_lines(folder) == LINES.read_text(encoding="utf-8")
 
 
 def test_a_recording_says_what_a_package_has(tmp_path: Path):

@@ -6,6 +6,7 @@ traffic of two days. Every healthy trace has such losses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum, unique
 from typing import NamedTuple
 
 from mini_kv.core.kv_cache_interface import MambaSpec
@@ -25,10 +26,31 @@ HIDDEN_BY_HASHES = (
 """Causes that a trace of hashes cannot show: equal content has equal hashes only after an equal prefix."""
 
 
+@unique
+class CauseName(StrEnum):
+    """The causes. `mini_kv.events.vllm_source` links each to vLLM's code."""
+
+    TIMESTAMP = "timestamp"
+    TOOL_ORDER = "tool-order"
+    IMAGE_SIZE = "image-size"
+    IMAGE = "image"
+    ADAPTER = "adapter"
+    SALT = "salt"
+    REFUSED = "refused"
+    PREEMPTION_STORM = "preemption-storm"
+    SHORT_PREFIX = "short-prefix"
+    SHORT_BLOCK = "short-block"
+    BLOCK_SIZE = "block-size"
+    SMALL_POOL = "small-pool"
+    STATE_GAP = "state-gap"
+    WINDOW_GAP = "window-gap"
+    RESET = "reset"
+
+
 class Cause(NamedTuple):
     """A cause of lost hits."""
 
-    name: str
+    name: CauseName
     tokens: int
     share: float
     """Share of all prompt tokens, 0.0 to 1.0."""
@@ -40,20 +62,28 @@ class _Rule:
     """The name of a waterfall's row, and a remedy."""
 
     row: str
-    name: str
+    name: CauseName
     sentence: str
 
 
 _RULES = (
-    _Rule("value", "timestamp", "a value that changes (a timestamp, an id) makes prompts differ early: put it last"),
-    _Rule("order", "tool-order", "the same tools or documents come in another order: sort them"),
-    _Rule("image-size", "image-size", "an image comes in another size before equal text: send one size"),
-    _Rule("images", "image", "different images fill the same placeholders: put common text before them"),
-    _Rule("adapters", "adapter", "equal prompts run with different adapters, which share no KV"),
-    _Rule("salts", "salt", "equal prompts have different salts (one per user?): give those who may share one salt"),
-    _Rule("refused", "refused", "prompts are larger than the pool"),
     _Rule(
-        "preempted", "preemption-storm", "preempted requests are computed again: admit fewer at once, or more memory"
+        "value",
+        CauseName.TIMESTAMP,
+        "a value that changes (a timestamp, an id) makes prompts differ early: put it last",
+    ),
+    _Rule("order", CauseName.TOOL_ORDER, "the same tools or documents come in another order: sort them"),
+    _Rule("image-size", CauseName.IMAGE_SIZE, "an image comes in another size before equal text: send one size"),
+    _Rule("images", CauseName.IMAGE, "different images fill the same placeholders: put common text before them"),
+    _Rule("adapters", CauseName.ADAPTER, "equal prompts run with different adapters, which share no KV"),
+    _Rule(
+        "salts", CauseName.SALT, "equal prompts have different salts (one per user?): give those who may share one salt"
+    ),
+    _Rule("refused", CauseName.REFUSED, "prompts are larger than the pool"),
+    _Rule(
+        "preempted",
+        CauseName.PREEMPTION_STORM,
+        "preempted requests are computed again: admit fewer at once, or more memory",
     ),
 )
 
@@ -65,9 +95,10 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     """
     found = [(rule.name, waterfall.tokens(rule.row), rule.sentence) for rule in _RULES]
     found += _of_the_block(waterfall)
-    found.append(("small-pool", waterfall.tokens("evicted"), _pool_sentence(waterfall)))
+    found.append((CauseName.SMALL_POOL, waterfall.tokens("evicted"), _pool_sentence(waterfall)))
     specs = [group.kv_cache_spec for group in waterfall.setup.groups]
-    name = "state-gap" if any(isinstance(spec, MambaSpec) for spec in specs) else "window-gap"
+    has_states = any(isinstance(spec, MambaSpec) for spec in specs)
+    name = CauseName.STATE_GAP if has_states else CauseName.WINDOW_GAP
     sentence = "full attention has the prefix cached, but another group of layers lacks blocks that it needs there"
     found.append((name, waterfall.tokens("groups") + waterfall.tokens("alignment"), sentence))
     if observed is not None:
@@ -77,7 +108,7 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     return sorted(causes, key=lambda cause: -cause.tokens)
 
 
-def _of_the_block(waterfall: Waterfall) -> list[tuple[str, int, str]]:
+def _of_the_block(waterfall: Waterfall) -> list[tuple[CauseName, int, str]]:
     """Return the losses whose cause is the block size: shorter prefixes, and prefixes that end within a block."""
     setup = waterfall.setup
     size = setup.hash_block_size
@@ -85,15 +116,15 @@ def _of_the_block(waterfall: Waterfall) -> list[tuple[str, int, str]]:
     short = sum(one.names for one in waterfall.shared if one.names < shortest)
     remedy = "`mini-kv why MODEL` lists flags that shrink them" if setup.has_given_blocks else "choose smaller blocks"
     return [
-        ("short-prefix", short, f"common prefixes are shorter than {shortest} tokens: nothing to share"),
+        (CauseName.SHORT_PREFIX, short, f"common prefixes are shorter than {shortest} tokens: nothing to share"),
         (
-            "short-block",
+            CauseName.SHORT_BLOCK,
             waterfall.tokens("short-block"),
             f"the model's block of {setup.boundary:,} tokens is longer than the shared prefix, so nothing is broken:"
             " `mini-kv why MODEL` prints the reason for its length",
         ),
         (
-            "block-size",
+            CauseName.BLOCK_SIZE,
             waterfall.sixteen,
             f"blocks of {size} tokens leave more unshared than blocks of {SMALL_BLOCK} would: {remedy}",
         ),
@@ -112,7 +143,9 @@ def _pool_sentence(waterfall: Waterfall) -> str:
     )
 
 
-def _resets(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[int]) -> list[tuple[str, int, str]]:
+def _resets(
+    waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[int]
+) -> list[tuple[CauseName, int, str]]:
     """Return the request from which on the server found nothing of the earlier prompts, if there is one.
 
         requests        0  1  2  3 | 4  5  6  7         6 should hit what 2 left, and does not; 7 hits what 5 left
@@ -149,4 +182,4 @@ def _resets(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[
     if not best[0]:
         return []
     text = f"from request {-best[1] + 1} on the server found nothing of the earlier prompts: its cache was reset"
-    return [("reset", best[0], text)]
+    return [(CauseName.RESET, best[0], text)]

@@ -2,8 +2,10 @@
 
 import pytest
 
+from mini_kv.events.edge import EdgeKind
 from mini_kv.events.frame import frames
 from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
+from mini_kv.events.vllm_source import EVENTS, LOOKUP
 from mini_kv.lessons.policies import play_seen_twice
 from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
 from mini_kv.tests.traced_run import random_life
@@ -382,6 +384,83 @@ def test_a_block_looked_at(show):
     assert shown.locator(".panel").is_hidden()
 
 
+# In vLLM's source code -----------------------------------------------------------------------------------------------
+
+
+def links_of(shown):
+    """Return the links to vLLM's code: text, title, address."""
+    return [
+        [link.inner_text(), link.get_attribute("title"), link.get_attribute("href")]
+        for link in shown.locator(".source a").all()
+    ]
+
+
+def test_a_step_links_each_of_its_events_to_vllms_code(show):
+    """A step without events has no link. Two kinds of events of one function have one link."""
+    shown = show()
+    assert links_of(shown) == []
+    go(shown, 5)
+    places = [LOOKUP, *(EVENTS[kind] for kind in (EdgeKind.ALLOCATED, EdgeKind.EVICTED, EdgeKind.CACHED))]
+    kinds = ["lookup", "allocated", "evicted", "cached"]
+    assert links_of(shown) == [
+        [place.symbol.split(".")[1], f"{kind}: {place.symbol}, {place.file}", place.url]
+        for kind, place in zip(kinds, places, strict=True)
+    ]
+    go(shown, 4)
+    assert [title for _, title, _ in links_of(shown)] == ["freed: BlockPool.free_blocks, v1/core/block_pool.py"]
+    shown = show({**STORY, "steps": [{"lines": [], "events": "allocated 1, shared 1, unshared 1, freed 1"}]})
+    go(shown, 1)
+    assert [title for _, title, _ in links_of(shown)] == [
+        "allocated: BlockPool.get_new_blocks, v1/core/block_pool.py",
+        "shared: BlockPool.touch, v1/core/block_pool.py",
+        "unshared, freed: BlockPool.free_blocks, v1/core/block_pool.py",
+    ]
+
+
+def test_a_link_to_vllm_opens_a_new_tab_by_keyboard_and_the_keys_still_step(show):
+    """The figure stays in its tab. After a step by key the focus is in the figure, so that the next key works."""
+    shown = show()
+    shown.context.route("https://github.com/**", lambda route: route.fulfill(body="the code"))
+    go(shown, 4)
+    shown.locator(".source a").focus()
+    with shown.context.expect_page() as opened:
+        shown.keyboard.press("Enter")
+    opened.value.wait_for_load_state()
+    assert opened.value.url == EVENTS[EdgeKind.FREED].url
+    opened.value.close()
+    shown.bring_to_front()
+    assert step_of(shown) == 4
+    for number in (3, 2):
+        shown.keyboard.press("ArrowLeft")
+        assert step_of(shown) == number
+
+
+def test_a_live_figure_keeps_a_link_that_is_still_right(show):
+    """A new step with the same kinds of events does not replace the link that a reader is about to open."""
+    steps = [{"lines": [], "events": f"allocated {number}"} for number in (1, 2, 3)]
+    shown = show({**STORY, "steps": steps[:1], "at": -1})
+    shown.locator(".source a").focus()
+    live(shown, {**STORY, "steps": steps[:2], "at": -1})
+    assert step_of(shown) == 2
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.activeElement.innerText") == "get_new_blocks"
+
+
+def test_an_open_question_has_no_link_and_an_answered_one_has(show):
+    """The names of the functions would tell what happens next."""
+    shown = show({**STORY, "at": 1})
+    before = links_of(shown)
+    button(shown, "Step forward").click()
+    assert before != [] and links_of(shown) == []
+    button(shown, "8").click()
+    button(shown, "Show what happens").click()
+    assert [text for text, _, _ in links_of(shown)] == [
+        "get_computed_blocks",
+        "touch",
+        "get_new_blocks",
+        "cache_full_blocks",
+    ]
+
+
 def test_the_index_shows_evicted_hashes_and_hashes_of_two_blocks(show):
     """The index shows duplicates, and strikes out what this step evicted."""
     shown = show()
@@ -588,6 +667,9 @@ def test_in_chinese(show):
     shown = show({**STORY, "lang": "zh"})
     assert button(shown, "播放").count() == 1
     assert shown.locator(".count").inner_text() == "第 0 步\uff0c共 8 步"
+    go(shown, 4)
+    assert shown.locator(".source span").inner_text() == "vLLM 源码\uff1a"
+    assert [title for _, title, _ in links_of(shown)] == ["释放\uff1aBlockPool.free_blocks, v1/core/block_pool.py"]
 
 
 # Broken on purpose --------------------------------------------------------------------------------------------------

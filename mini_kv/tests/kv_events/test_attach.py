@@ -10,9 +10,18 @@ import pytest
 import zmq
 
 from mini_kv.cli import main
+from mini_kv.events.vllm_source import PUBLISHED
 from mini_kv.serve.attach import Subscriber, read_metrics
-from mini_kv.serve.attach_draw import metrics_line, state_lines, tree_lines
-from mini_kv.serve.kv_events import AnyEvent, BlockRemoved, BlockStored, KVEventBatch, encode_batch
+from mini_kv.serve.attach_draw import metrics_line, source_lines, state_lines, tree_lines
+from mini_kv.serve.kv_events import (
+    AllBlocksCleared,
+    AnyEvent,
+    BlockRemoved,
+    BlockStored,
+    KVCacheEvent,
+    KVEventBatch,
+    encode_batch,
+)
 from mini_kv.serve.kv_events_publisher import ZmqEventPublisher
 from mini_kv.serve.mirror import Mirror
 from mini_kv.serve.mirror_trace import SeenRequests
@@ -74,6 +83,21 @@ def test_a_mirror_with_gaps_says_which():
     assert state_lines(mirror)[1] == (
         "NOT COMPLETE: batches 7 to 9 are missing, and 1 more gaps before; 1 unknown blocks were removed"
     )
+
+
+def test_each_kind_of_event_that_arrived_links_to_the_function_of_vllm_that_makes_it():
+    assert source_lines(mirrored()) == []
+    pool = "https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/v1/core/block_pool.py"
+    lines = source_lines(mirrored(stored(1), BlockRemoved([1], "GPU", 0), AllBlocksCleared()))
+    assert lines == [
+        "",
+        "In the source code of vLLM 0.33.0:",
+        f"  BlockStored: BlockPool.cache_full_blocks, {pool}#L230",
+        f"  BlockRemoved: BlockPool._maybe_evict_cached_block, {pool}#L769",
+        f"  AllBlocksCleared: BlockPool.reset_prefix_cache, {pool}#L871",
+    ]
+    assert source_lines(mirrored(AllBlocksCleared())) == [*lines[:2], lines[-1]]
+    assert set(PUBLISHED) == {kind.__name__ for kind in KVCacheEvent.__subclasses__()}
 
 
 def test_a_servers_counters_are_summed_over_its_engines():
@@ -169,13 +193,15 @@ def test_who_comes_late_gets_all_records_it_and_the_recording_replays(
         "",
         "#  a block    2, 3 ...  that many with one hash    ~  the blocks before are gone",
     ]
+    links = source_lines(mirrored(stored(1), BlockRemoved([1], "GPU", 0)))
     assert shown == [
         f"{publisher.endpoint}: 2 batches, 2 of them asked for",
         *picture,
         f"3 requests in {trace}",
+        *links,
     ]
     assert main(["attach", str(recording)]) == 0
-    assert capsys.readouterr().out.splitlines() == [f"{recording}: 2 batches", *picture]
+    assert capsys.readouterr().out.splitlines() == [f"{recording}: 2 batches", *picture, *links]
     for command in ("curve", "explain"):
         assert main([command, str(trace), "--block-size", "2", "--num-blocks", "9"]) == 0
     assert "3 requests" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from typing import Any
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
+from mini_kv.events.vllm_source import CAUSES, VERSION
 from mini_kv.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
 from mini_kv.traces.commands.curve_command import GIB, add_size_arguments, flags_of_model
 from mini_kv.traces.pair import explain_pair
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_dict(waterfall, causes), indent=2))
     else:
-        print("\n".join(report(waterfall, causes)))
+        print("\n".join([*report(waterfall, causes), *source_lines(causes)]))
     return 0
 
 
@@ -95,6 +96,17 @@ def report(waterfall: Waterfall, causes: list[Cause]) -> list[str]:
     return lines
 
 
+def source_lines(causes: list[Cause]) -> list[str]:
+    """Return for each cause the function of vLLM in which the hits are lost, with a link to its code."""
+    if not causes:
+        return []
+    lines = ["", f"In the source code of vLLM {VERSION}:"]
+    for cause in causes:
+        place = CAUSES[cause.name]
+        lines += [f"  {cause.name}: {place.symbol}", f"    {place.sentence}", f"    {place.url}"]
+    return lines
+
+
 def as_dict(waterfall: Waterfall, causes: list[Cause]) -> dict[str, Any]:
     """Return all figures by name. The names do not change between versions."""
     return {
@@ -103,7 +115,7 @@ def as_dict(waterfall: Waterfall, causes: list[Cause]) -> dict[str, Any]:
         "num_blocks": waterfall.setup.num_blocks,
         "rows": [{"name": row.name, "tokens": row.tokens, "is_total": row.is_total} for row in waterfall.rows],
         "belady": waterfall.belady,
-        "causes": [cause._asdict() for cause in causes],
+        "causes": [{**cause._asdict(), "in_vllm": CAUSES[cause.name].as_dict()} for cause in causes],
         "hidden": [] if waterfall.has_tokens else list(HIDDEN_BY_HASHES),
     }
 

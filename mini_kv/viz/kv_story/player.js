@@ -16,6 +16,7 @@ import { STRIDE } from "./gestures.js";
 import { decode, differing, drawText, idRuns, StoryError } from "./model.js";
 import { blockPanel, bubbles, caption, indexList, key, legend, waitingList } from "./panels.js";
 import { Questions } from "./questions.js";
+import { sources } from "./source.js";
 import { STYLE } from "./style.js";
 import { fill, WORDS } from "./words.js";
 
@@ -102,7 +103,8 @@ function makeParts(t, story) {
   const bar = make("div", { class: "bar" }, ...Object.values(steps), speed, link, track, told);
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
-  const said = make("div", { class: "said" }, cap, ask);
+  const source = make("div", { class: "source" }); // not in the live region: it is not read out at each step
+  const said = make("div", { class: "said" }, cap, ask, source);
   const panel = make("div", { class: "panel" });
   const wait = make("div", { class: "wait" });
   const index = make("div", { class: "hashes" });
@@ -119,7 +121,7 @@ function makeParts(t, story) {
   const stage = make("div", { class: "stage" }, seen, hands);
   fig.append(title, stage, panel, indexBox, how, textBox);
   const slider = { range, ticks, count, beat, speed };
-  return { t, fig, picture, seen, buttons, ...slider, prompts, film, looks, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, picture, seen, buttons, ...slider, prompts, film, looks, said, cap, ask, source, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -133,7 +135,8 @@ function toldOf(t, story, state) {
   const { predict } = state.step;
   /** @type {(words: Node[]) => HTMLElement} */
   const cap = (words) => make("div", { class: "cap" }, ...words);
-  if (!predict) return [[cap(caption(t, story, state, undefined))]];
+  const source = () => make("div", { class: "source" }, ...sources(t, state));
+  if (!predict) return [[cap(caption(t, story, state, undefined)), source()]];
   const after = predict.choices.map(({ text }, i) => caption(t, story, state, { text, right: i === predict.answer }));
   const asked = [-1, ...predict.choices.keys()].map((i) => {
     const questions = new Questions(),
@@ -142,7 +145,7 @@ function toldOf(t, story, state) {
     questions.show(ask, predict, t, () => {}, () => {});
     return [make("div", { class: "asking" }, cap([make("p", {}, predict.ask)]), ask)];
   });
-  return [...after.map((words) => [cap(words)]), ...asked];
+  return [...after.map((words) => [cap(words), source()]), ...asked];
 }
 
 class KvStory extends HTMLElement {
@@ -639,6 +642,19 @@ class KvStory extends HTMLElement {
     const question = asking ? this.#prediction()?.ask : undefined;
     if (question === undefined) cap.replaceChildren(...caption(t, story, state, answers.get(this.#at)));
     else cap.replaceChildren(make("p", {}, question));
+    this.#showSource(question === undefined ? sources(t, state) : []);
+  }
+
+  /**
+   * Show these links, unless they are there: a live figure must not replace a link under the pointer.
+   * @param {HTMLElement[]} links
+   */
+  #showSource(links) {
+    const { source, buttons } = this.#parts;
+    if (make("div", {}, ...links).innerHTML === source.innerHTML) return;
+    const inside = source.contains(this.#root.activeElement);
+    source.replaceChildren(...links);
+    if (inside) buttons.forward.focus({ preventScroll: true }); // the link that had the focus is gone
   }
 
   #showPlaying() {

@@ -152,6 +152,11 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .note.right{color:var(--ok)}
 .ask{border:2px solid var(--line);border-radius:8px;padding:.6em .8em;margin:.4em 0}
 .ask[hidden],.panel[hidden],.wait[hidden]{display:none}
+.source{display:flex;flex-wrap:wrap;gap:0 10px;font-size:13px;line-height:24px;opacity:.85}
+.source a{color:inherit;overflow-wrap:anywhere}
+.source a:hover{color:var(--line)}
+.source a::after{content:" \u2197" / ""}
+.source a:focus-visible{outline:3px solid var(--line)}
 .choices{display:flex;flex-wrap:wrap;gap:6px;margin:.4em 0}
 .choices .no{text-decoration:line-through}
 .panel{border:1px solid var(--soft);border-radius:8px;padding:.5em .8em;margin:.5em 0;position:relative}
@@ -169,7 +174,7 @@ summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
 slot{display:none}
-@media print{.bar,.ask,.roll,details:not([open]){display:none}slot{display:block}}
+@media print{.bar,.ask,.source,.roll,details:not([open]){display:none}slot{display:block}}
 .narrow .track{flex-basis:100%;order:1}
 .narrow .at{order:2;height:1.5em}
 .narrow:not(.film) .hands{display:flex;flex-direction:column-reverse}
