@@ -30,7 +30,7 @@ class PrefillRush(DiceRush):
         running: dict[str, Request] = {}
         for number in range(1, NUM_STEPS + 1):
             with time_limit(self.limit_s):
-                lines = list(self._end_or_admit(running))
+                lines = list(self.end_or_admit(running))
                 hit_rate = (self.own.hit_rate or cache_hit_rate)(self.kv)
                 ref_counts = self.own.ref_counts or read_ref_counts
                 lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
@@ -38,18 +38,23 @@ class PrefillRush(DiceRush):
                 number, scheduled=[], messages=lines, waiting=[], num_preemptions=0, counters={"hit rate": hit_rate}
             )
 
-    def _end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
+    def end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
+        """End a request or admit a prompt under a name, and yield a line about it."""
         name = self.chance.choice(NAMES)
         if name in running:
             self.kv.free(running.pop(name))
             yield f"{name}: ended"
             return
-        admitted = (self.own.admit or admit)(self.kv, list(self.prompt().token_ids), name)
+        admitted = self.admit(list(self.prompt().token_ids), name)
         if admitted is None:
             yield f"{name}: refused"
             return
         running[name], num_cached = admitted
         yield f"{name}: found {num_cached}, computed {running[name].num_computed_tokens}"
+
+    def admit(self, token_ids: list[int], name: str) -> tuple[Request, int] | None:
+        """Admit a prompt as the learner does, or as mini_kv does."""
+        return (self.own.admit or admit)(self.kv, token_ids, name)
 
 
 def admit(kv: KVCacheManager, token_ids: Sequence[int], request_id: str) -> tuple[Request, int] | None:
