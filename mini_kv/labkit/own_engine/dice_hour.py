@@ -167,6 +167,9 @@ class Text(NamedTuple):
 class DiceRush:
     """One hour on one engine."""
 
+    traced: type[TracedKVCacheManager] = TracedKVCacheManager
+    """The class that records the calls to the cache."""
+
     def __init__(self, hour: DiceHour, own: OwnParts, limit_s: float) -> None:
         """Build scheduler and cache. `limit_s`: the most seconds for that, and for each step."""
         self.hour, self.own, self.limit_s, self.sizes = hour, own, limit_s, hour.sizes()
@@ -183,7 +186,7 @@ class DiceRush:
                 model_fingerprint="dice",
                 max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
             )
-        self.kv = TracedKVCacheManager(manager, recorder)
+        self.kv = self.traced(manager, recorder)
         with time_limit(limit_s):
             self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
         self._config = config
