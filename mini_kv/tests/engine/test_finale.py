@@ -235,6 +235,7 @@ SAMPLE: dict[str, list[str]] = {
     ],
     "lab-12": ["rounded-up", "head-first", "cached-are-kept"],
     "lab-13": ["uses-outlive-their-content", "held-blocks-are-not-counted"],
+    "lab-14": ["leased-goes", "damaged-stays", "one-lease-for-all", "nothing-goes-down"],
 }
 """Wrong versions of the labs. Each breaks a contract that a run can reach."""
 
