@@ -6,6 +6,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
+from mini_kv.labkit.lab import place_of
 from mini_kv_book.places import ROOT, anchor_of
 
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
@@ -97,6 +98,6 @@ def sections_of(lines: list[str]) -> dict[str, list[str]]:
 
 def next_of(lab: str, folder: Path) -> str | None:
     """Return the lab after this one, a further part included, or `None` after the last."""
-    labs = sorted(path.parent.name for path in folder.glob("lab-*/lab.toml"))
+    labs = sorted((path.parent.name for path in folder.glob("lab-*/lab.toml")), key=place_of)
     place = labs.index(lab) + 1
     return labs[place] if place < len(labs) else None

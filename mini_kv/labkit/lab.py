@@ -222,7 +222,12 @@ def all_labs(root: Path) -> list[Lab]:
 
 
 def _lab_files(root: Path) -> list[Path]:
-    return sorted(root.glob("labs/lab-*/lab.toml"))
+    return sorted(root.glob("labs/lab-*/lab.toml"), key=lambda file: place_of(file.parent.name))
+
+
+def place_of(lab_id: str) -> tuple[str, bool, str]:
+    """Return a key that sorts labs by number. Examples are before their lab, further parts after it."""
+    return lab_id[: len("lab-00")], not lab_id.endswith("-examples"), lab_id
 
 
 def shown(word: str) -> str:

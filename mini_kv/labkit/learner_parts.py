@@ -20,6 +20,16 @@ class OwnParts:
     """Reads the reference counts of a request's blocks."""
     hit_rate: Any = None
     """Computes the hit rate from the counters."""
+    home_store: Any = None
+    """Stores an evicted content in a second home."""
+    home_lease: Any = None
+    """Finds a content there and keeps it."""
+    home_release: Any = None
+    """Ends such a lease."""
+    promote: Any = None
+    """Moves contents from there into free blocks."""
+    crossover: Any = None
+    """Computes how long a prompt must be to be worth moving."""
     policy: Any = None
     """An eviction policy, in place of the free queue."""
     queue: Any = None

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
+from itertools import takewhile
 from pathlib import Path
 
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.kernels.compiled import Card, draw_cards
-from mini_kv.labkit.lab import Lab, all_labs, relative, run_command
+from mini_kv.labkit.lab import Lab, all_labs, place_of, relative, run_command
 from mini_kv.labkit.questions.question import LABS
 
 ENDED = "Python ended in this test, before the test did"
@@ -206,11 +207,11 @@ def _lesson(lab: Lab) -> list[str]:
 
 
 def _following(lab: Lab) -> list[str]:
-    """Return the continuations of this lab, if there are any, and the next lab."""
-    later = [other for other in all_labs(lab.root) if other.lab_id > lab.lab_id]
-    more = [other for other in later if other.is_further and other.lab_id.startswith(lab.lab_id)]
+    """Return the further parts up to the next lab, and the next lab."""
+    later = [other for other in all_labs(lab.root) if place_of(other.lab_id) > place_of(lab.lab_id)]
+    more = list(takewhile(lambda other: other.is_further, later))
     lines = []
-    for other in more + [other for other in later if not other.is_further][:1]:
+    for other in more + later[len(more) :][:1]:
         readme = _relative(str(other.folder / "README.md"))
         lines += _wrapped(f"{'' if other in more else 'Next: '}{other.title} ({other.minutes} minutes), {readme}")
     return lines

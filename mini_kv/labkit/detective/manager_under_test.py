@@ -81,8 +81,8 @@ class Blocks:
 class Session:
     """One run of a check: its managers, and the number of its calls."""
 
-    make_inner: Callable[[int, int], Any]
-    """Makes a manager of `num_blocks` blocks of `block_size` tokens."""
+    make_inner: Callable[..., Any]
+    """Makes a manager of `num_blocks` blocks of `block_size` tokens, or a queue of some blocks."""
     managers: list["ManagerUnderTest"] = field(default_factory=list)
     num_calls: int = 0
 

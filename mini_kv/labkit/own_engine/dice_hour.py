@@ -37,11 +37,43 @@ NUM_REQUESTS = 40
 MOST_DRAFTS = 3
 NAMES = tuple("ABCDEFGHIJKL")
 """Ids of requests. An id comes again when its request has ended."""
-SALTS = (None, "poet", "cook")
-ADAPTERS = (None, LoRARequest("poet", "/adapters/poet"), LoRARequest("cook", "/adapters/poet"))
-"""Adapters have the names of salts: a hash must tell them apart."""
-KV_SHAPE = 2, 24, 2
-"""KV heads, elements of a head and bytes of an element of the model that the dice replace."""
+
+
+class Tenants(NamedTuple):
+    """The salts and adapters of an hour. A hash must tell them apart."""
+
+    salts: Sequence[str | None]
+    adapters: Sequence[LoRARequest | None]
+
+
+LONG = "p" * 254
+"""A field of more than 255 bytes can be made with it. Its length has two bytes."""
+TENANTS = (
+    Tenants(  # adapters with the names of salts
+        (None, "poet", "cook"),
+        (
+            None,
+            LoRARequest("poet", "/adapters/poet"),
+            LoRARequest("cook", "/adapters/poet"),
+            LoRARequest("poet", "/adapters/cook"),
+        ),
+    ),
+    Tenants(  # equal if name and path are joined without their lengths, or with a zero byte between them
+        (None, "poet"),
+        (
+            LoRARequest("asb", "c"),
+            LoRARequest("a", "bsc"),
+            LoRARequest("a\0sb", "c"),
+            LoRARequest("a", "b\0sc"),
+        ),
+    ),
+    Tenants(  # equal if a length has one byte, or if characters without a UTF-8 form are replaced
+        (None, "\ud800", "\ud801"),
+        (LoRARequest("n", f"{LONG}\x02sq"), LoRARequest(f"n\x02s{LONG}", "q")),
+    ),
+)
+KV_SHAPE = 2, 24
+"""KV heads and elements of a head of the model that the dice replace."""
 MOST_BLOCKS = 2000
 PICTURES = ("cat-0001", "dog-0001")
 STOPS = (0, 1)
@@ -67,6 +99,9 @@ class Sizes:
     has_images: bool
     losses: float
     """The share of steps before which a few blocks lose their content, as after a failed load."""
+    tenants: Tenants
+    element_bytes: int
+    """Bytes of an element of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +141,8 @@ class DiceHour:
             mixed=dice.choice((0, 0, 0.2, 0.6)),
             has_images=dice.random() < 0.5,
             losses=dice.choice((0, 0, 0.3, 0.5)),
+            tenants=dice.choice(TENANTS),
+            element_bytes=dice.choice((1, 2, 2, 4)),
         )
 
     def specs(self, block_size: int) -> dict[str, KVCacheSpec]:
@@ -167,6 +204,9 @@ class Text(NamedTuple):
 class DiceRush:
     """One hour on one engine."""
 
+    traced: type[TracedKVCacheManager] = TracedKVCacheManager
+    """The class that records the calls to the cache."""
+
     def __init__(self, hour: DiceHour, own: OwnParts, limit_s: float) -> None:
         """Build scheduler and cache. `limit_s`: the most seconds for that, and for each step."""
         self.hour, self.own, self.limit_s, self.sizes = hour, own, limit_s, hour.sizes()
@@ -183,7 +223,7 @@ class DiceRush:
                 model_fingerprint="dice",
                 max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
             )
-        self.kv = TracedKVCacheManager(manager, recorder)
+        self.kv = self.traced(manager, recorder)
         with time_limit(limit_s):
             self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
         self._config = config
@@ -199,8 +239,9 @@ class DiceRush:
     def _num_blocks(self, own: OwnParts) -> int:
         """Return the number of blocks in the memory of this hour's pool."""
         page_size = own.page_size or page_size_bytes
-        shape = self.sizes.block_size, *KV_SHAPE
-        memory = self.sizes.num_blocks * page_size_bytes(*shape) + page_size_bytes(1, *KV_SHAPE) - 1
+        size = *KV_SHAPE, self.sizes.element_bytes
+        shape = self.sizes.block_size, *size
+        memory = self.sizes.num_blocks * page_size_bytes(*shape) + page_size_bytes(1, *size) - 1
         num_blocks = memory // page_size(*shape)
         if num_blocks > MOST_BLOCKS:
             raise ValueError(f"page_size_bytes{shape} is {page_size(*shape)}: {num_blocks} blocks in {memory} bytes")
@@ -242,7 +283,8 @@ class DiceRush:
             return
         self._num_arrived += 1
         name, text = self.chance.choice(free), self.prompt()
-        salt, adapter = self.chance.choice(SALTS), self.chance.choice(ADAPTERS)
+        tenants = self.sizes.tenants
+        salt, adapter = self.chance.choice(tenants.salts), self.chance.choice(tenants.adapters)
         if self.chance.random() >= self.sizes.mixed:
             salt = adapter = None
         request = self.kv.new_request(
@@ -271,18 +313,29 @@ class DiceRush:
         if not tokens or self.chance.random() < 0.3:
             tokens = (tokens + new)[:most]
         shown = [each for each in known.images if each.offset + each.length <= min(cut, len(tokens))]
-        if tokens and self.chance.random() < 0.1:  # one other token, with the same last byte
-            tokens[self.chance.randrange(len(tokens))] += 256
+        if tokens and self.chance.random() < 0.1:
+            self._change(tokens)
         if self.chance.random() < 0.5:
             shown = [replace(each, identifier=self.chance.choice(PICTURES)) for each in shown]
+        if self.chance.random() < 0.2:
+            shown = [replace(each, offset=max(each.offset - 1, 0)) for each in shown]
         self._last = Text(tokens, shown)
         return self._last
 
+    def _change(self, tokens: list[int]) -> None:
+        """Change one token so that its last bytes stay the same, or two so that their digits do."""
+        at, kind = self.chance.randrange(len(tokens)), self.chance.randrange(2)
+        if kind == 0 and at + 1 < len(tokens):
+            first, last = divmod(tokens[at], 10)
+            tokens[at : at + 2] = [first, int(f"{last}{tokens[at + 1]}")]
+        else:
+            tokens[at] += 256 ** self.chance.choice((1, 2))
+
     def _document(self) -> Text:
-        """Return a long text. In an hour with images it has three pairs of them."""
+        """Return a long text. In an hour with images it has three pairs of them, of one token and of two."""
         size = self.sizes.max_tokens
         places = [self.chance.randrange(size - 1) for _ in range(3 if self.sizes.has_images else 0)]
-        images = [MultiModalFeature(PICTURES[0], at, 1) for place in places for at in (place, place + 1)]
+        images = [MultiModalFeature(PICTURES[0], place + at, 1 + at) for place in places for at in (0, 1)]
         return Text([self._token(self.chance) for _ in range(size)], images)
 
     def _lose(self) -> None:

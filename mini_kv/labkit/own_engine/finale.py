@@ -13,6 +13,7 @@ from mini_kv.labkit.lab import Lab, LabPart
 from mini_kv.labkit.own_engine.blame import Search, what_broke
 from mini_kv.labkit.own_engine.dice_hour import dice_hours
 from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
+from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.prefill_hour import PrefillHour
 from mini_kv.labkit.own_engine.steps import Act, Difference, Hour, Step
 
@@ -61,7 +62,9 @@ CACHE = ("queue", "counts", "index", "pool", "hasher", "full_attention", "slots"
 """The places of labs 02 to 07."""
 WITH_WINDOWS = ("sliding_window", "coordinator", "group_layers")
 """The places of lab-12."""
-ON_DICE = (*PROMPTS, "policy", "page_size")
+HOME = ("home_store", "home_lease", "home_release", "promote", "crossover")
+"""The places of lab-14."""
+ON_DICE = (*PROMPTS, *HOME, "policy", "page_size")
 """Places that no model has."""
 KERNELS = ("write_kernel", "decode_kernel")
 """The interpreter of kernels is slow: they play in one act."""
@@ -77,14 +80,16 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
     few = num_hours // 3
     plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
     prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
+    homes = [HomeHour(seed * 1000 + at) for at in range(few)]
     drafts, lfu = dice_hours(seed, few, drafts=True), dice_hours(seed, few, policy=True)
-    without = (*PROMPTS, "policy", *TENSORS)
+    without = (*PROMPTS, *HOME, "policy", *TENSORS)
     return [
-        Scene("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", *TENSORS)),
+        Scene("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", *HOME, *TENSORS)),
         Scene("Dice instead of a model", plain, "one group", without, CACHE),
         Scene("Dice, and layers with windows", with_windows, "windows", (*without, "scheduler"), WITH_WINDOWS),
         Scene("Dice, and drafts", drafts, "one group", (*without, "scheduler")),
-        Scene("Dice, and an eviction policy", lfu, "one group", (*PROMPTS, *TENSORS, "queue", "counts", "pool")),
+        Scene("Dice, and an eviction policy", lfu, "one group", (*PROMPTS, *HOME, *TENSORS, "queue", "counts", "pool")),
+        Scene("Prompts, and a second home", homes, "one group", ("scheduler", "policy", *TENSORS), HOME),
     ]
 
 
@@ -173,7 +178,7 @@ class Finale:
         self.num_played += 1
         acts: list[Act] = []
         last_hour = None
-        for hour, cast in _hours_with_casts(scene, parts):
+        for hour, cast in hours_with_casts(scene, parts):
             self._each_run(f"Act {number}, run {len(acts) + 1}")
             if hour is not last_hour:
                 reference, last_hour = scene.reference(hour), hour
@@ -196,7 +201,7 @@ class Finale:
             yield from (*numbers(acts[0], scene.others), "")
 
 
-def _hours_with_casts(scene: Scene, parts: Mapping[str, Found]) -> Iterator[tuple[Hour, Mapping[str, Found]]]:
+def hours_with_casts(scene: Scene, parts: Mapping[str, Found]) -> Iterator[tuple[Hour, Mapping[str, Found]]]:
     """Yield each hour with all parts. Yield it again with one of those that play alone, in turn.
 
     A wrong part and a careful one can make a right run together.

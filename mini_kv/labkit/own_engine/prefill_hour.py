@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from mini_kv.core.errors import InvalidTokenError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.dice_hour import NAMES, DiceHour, DiceRush
 from mini_kv.labkit.own_engine.steps import Step
@@ -22,15 +25,29 @@ class PrefillHour(DiceHour):
         return PrefillRush(self, own, limit_s)
 
 
+class NotingManager(TracedKVCacheManager):
+    """Also notes the last request that was made: after a refusal the learner's code returns none."""
+
+    last_request: Request
+
+    def new_request(self, *args: Any, **options: Any) -> Request:
+        """Return a new request."""
+        self.last_request = self.manager.new_request(*args, **options)
+        return self.last_request
+
+
 class PrefillRush(DiceRush):
     """One hour on one cache. In each step a prompt is admitted or refused, or a request ends."""
+
+    traced = NotingManager
+    kv: NotingManager
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps."""
         running: dict[str, Request] = {}
         for number in range(1, NUM_STEPS + 1):
             with time_limit(self.limit_s):
-                lines = list(self._end_or_admit(running))
+                lines = list(self.end_or_admit(running)) if number > 1 else []  # step 1: no request yet
                 hit_rate = (self.own.hit_rate or cache_hit_rate)(self.kv)
                 ref_counts = self.own.ref_counts or read_ref_counts
                 lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
@@ -38,18 +55,30 @@ class PrefillRush(DiceRush):
                 number, scheduled=[], messages=lines, waiting=[], num_preemptions=0, counters={"hit rate": hit_rate}
             )
 
-    def _end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
+    def end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
+        """End a request or admit a prompt under a name, and yield a line about it."""
         name = self.chance.choice(NAMES)
         if name in running:
             self.kv.free(running.pop(name))
             yield f"{name}: ended"
             return
-        admitted = (self.own.admit or admit)(self.kv, list(self.prompt().token_ids), name)
+        token_ids = list(self.prompt().token_ids)
+        if self.chance.random() < 0.05:
+            token_ids[-1] = -1  # not a token
+        try:
+            admitted = self.admit(token_ids, name)
+        except InvalidTokenError:
+            yield f"{name}: invalid"
+            return
         if admitted is None:
-            yield f"{name}: refused"
+            yield f"{name}: refused, computed {self.kv.last_request.num_computed_tokens}"
             return
         running[name], num_cached = admitted
         yield f"{name}: found {num_cached}, computed {running[name].num_computed_tokens}"
+
+    def admit(self, token_ids: list[int], name: str) -> tuple[Request, int] | None:
+        """Admit a prompt as the learner does, or as mini_kv does."""
+        return (self.own.admit or admit)(self.kv, token_ids, name)
 
 
 def admit(kv: KVCacheManager, token_ids: Sequence[int], request_id: str) -> tuple[Request, int] | None:

@@ -39,6 +39,8 @@ class Step:
     """The counters of pool and cache that a user can read."""
     frame: Frame
     """Blocks, block tables and free queue after the step."""
+    home: list[str] = field(default_factory=list)
+    """The entries of the second home, least recently used first. Empty in a run without one."""
     token_ids: dict[str, list[int]] = field(default_factory=dict)
     """The new tokens of each request or sample."""
     logits: dict[str, Any] = field(default_factory=dict)
@@ -144,6 +146,7 @@ COMPARED = (
     Compared("the block tables", lambda step: step.frame.tables),
     Compared("the free queue", lambda step: step.frame.free_order),
     Compared("the worker's orders", lambda step: step.messages),
+    Compared("the second home", lambda step: step.home),
     Compared("the waiting requests", lambda step: step.waiting),
     Compared("the number of preemptions", lambda step: step.num_preemptions),
     Compared("the counters", lambda step: step.counters),

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[3]
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 LABS = [
     *(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15, 16)),
+    "lab-02-examples",
     "lab-04-radix",
+    "lab-05-examples",
     "lab-05-further",
     "lab-12-further",
 ]

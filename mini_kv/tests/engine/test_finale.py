@@ -10,6 +10,7 @@ from mini_kv.events.edge import EdgeKind
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
 from mini_kv.labkit.own_engine.finale import WINDOWS, Finale, dice_scenes, model_scenes
+from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.rush_hour import ModelHour
 from mini_kv.labkit.own_engine.steps import Act
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
@@ -101,24 +102,24 @@ def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
     folder = folder_of(tmp_path, *PURE)
     assert main(["finale", "--labs", str(folder), "--hours", "3", "--film", str(film)]) == 0
     told = capsys.readouterr().out
-    assert re.findall(r"Act (\d)\. .*: (\d+) parts", told) == [
-        *(("1", "13"), ("2", "11"), ("3", "12"), ("4", "10"), ("5", "9")),
-        *(("6", "15"), ("7", "16"), ("8", "13"), ("9", "15")),
+    assert re.findall(r"Act (\d+)\. .*: (\d+) parts", told) == [
+        *(("1", "13"), ("2", "11"), ("3", "12"), ("4", "10"), ("5", "9"), ("6", "18")),
+        *(("7", "15"), ("8", "16"), ("9", "13"), ("10", "15")),
     ]
-    assert told.count("the same cache, batches and tokens as mini_kv's.") == 5
+    assert told.count("the same cache, batches and tokens as mini_kv's.") == 6
     assert told.count("the same cache, batches, words and logits as mini_kv's.") == 4
     rows = dict(re.findall(r"^(\w[\w ]*?) +\d+ +(\d+) +\d+ +\d+ +\d+$", told, re.MULTILINE))
     assert list(rows) == ["yours", "no prefix caching", "a row per request", "one at a time"]
     assert int(rows["yours"]) * 2 < int(rows["no prefix caching"])
-    assert told.endswith(f"\nAll 9 acts are right.\nopen {film} in a browser\n")
+    assert told.endswith(f"\nAll 10 acts are right.\nopen {film} in a browser\n")
     assert "The rush hour of seed 0" in film.read_text(encoding="utf-8")
 
 
 def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_path):
     finale, told = finale_of(folder_of(tmp_path, *ON_DICE), num_hours=6)
     assert finale.is_right
-    assert told.count("Act ") == 5
-    assert told.endswith("The acts with a model need PyTorch: pip install torch\nAll 5 acts are right.")
+    assert told.count("Act ") == 6
+    assert told.endswith("The acts with a model need PyTorch: pip install torch\nAll 6 acts are right.")
     assert finale.film is not None and finale.film["title"] == "An hour on dice, seed 0"
 
 
@@ -136,7 +137,7 @@ def test_other_right_ways_make_the_same_steps(lab_id, tmp_path):
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_the_solutions_with_their_kernels_pass_all_acts(capsys):
     assert main(["finale", "--labs", "solution", "--hours", "1"]) == 0
-    assert "Act 9. Six requests on your kernels: 17 parts" in capsys.readouterr().out
+    assert "Act 10. Six requests on your kernels: 17 parts" in capsys.readouterr().out
 
 
 # Wrong parts.
@@ -148,7 +149,7 @@ def test_a_cache_that_finds_nothing_is_drawn_beside_the_engines_and_named(tmp_pa
     folder = folder_with(tmp_path, "lab-07", solution("lab-07").replace(old, f"{old}0 * "))
     finale, told = finale_of(folder, num_hours=3)
     assert not finale.is_right
-    assert told.endswith("\n1 of 5 acts are right.")
+    assert told.endswith("\n1 of 6 acts are right.")
     assert "differs: the tokens that were found." in told
     assert "\nmini_kv:\n  lookup" in told and "\nyours:\n  lookup" in told
     assert f"With lab-07 KVCacheManager from mini_kv the run is right: {folder / 'lab-07.py'}:" in told
@@ -234,6 +235,7 @@ SAMPLE: dict[str, list[str]] = {
     ],
     "lab-12": ["rounded-up", "head-first", "cached-are-kept"],
     "lab-13": ["uses-outlive-their-content", "held-blocks-are-not-counted"],
+    "lab-14": ["leased-goes", "damaged-stays", "one-lease-for-all", "nothing-goes-down"],
 }
 """Wrong versions of the labs. Each breaks a contract that a run can reach."""
 
@@ -253,7 +255,7 @@ def test_wrong_versions_are_detected_and_their_lab_is_named(lab_id, tmp_path):
 def test_before_the_first_lab_no_act_is_played(tmp_path):
     finale, told = finale_of(tmp_path, num_hours=3)
     assert (finale.num_played, finale.is_right, finale.film) == (0, True, None)
-    assert told.count("Not played: no part is yours.") == 5
+    assert told.count("Not played: no part is yours.") == 6
     assert told.endswith("No part is yours yet. Begin with a lab: mini-kv run 01")
 
 
@@ -276,6 +278,20 @@ def test_a_film_that_cannot_be_written_is_refused_before_the_first_act(capsys, t
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("mini-kv finale: ") and err.endswith("cannot be written: No such file or directory\n")
+
+
+def test_contents_go_down_to_the_second_home_and_come_up_again():
+    lines = [line for seed in range(20) for step in Act(HomeHour(seed)).played().steps for line in step.messages]
+    for what in ("goes down: True", "goes down: False", "leased: b", "leased: None", "released: yes", "ValueError"):
+        assert sum(what in line for line in lines) >= 30, what
+
+
+def test_a_wrong_second_home_is_shown_and_its_function_is_named(tmp_path):
+    text = solution("lab-14").replace("entry.num_leases == 0), None)", "True), None)")
+    folder = folder_with(tmp_path, "lab-14", text)
+    finale, told = finale_of(folder, num_hours=6)
+    assert not finale.is_right
+    assert re.search(r"With lab-14 store from mini_kv the run is right: .*lab-14\.py:\d+", told)
 
 
 def test_the_acts_have_other_hours_with_another_seed():

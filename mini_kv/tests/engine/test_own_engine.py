@@ -252,6 +252,11 @@ def test_every_part_that_is_not_asked_for_has_its_reason(capsys, tmp_path):
         "lab-12 HybridKVCacheCoordinator",
         "lab-12 group_layers",
         "lab-13 LFU",
+        "lab-14 store",
+        "lab-14 lease",
+        "lab-14 release",
+        "lab-14 promote",
+        "lab-14 crossover",
     ]
     assert table["lab-12 group_layers"][1] == "not needed by this model: no layer has a window (add --windows)"
 

@@ -38,7 +38,7 @@ def test_status_shows_it_indented_and_does_not_ask_for_it():
     assert len(lines) == len(LABS)
     indented = [line.strip() for line in lines if line.startswith("  ")]
     assert [line.split()[0] for line in indented] == [lab.lab_id for lab in LABS if lab.is_further]
-    assert indented[1].startswith(f"lab-05-further  [{'.' * 20}]   0/30")
+    assert indented[3].startswith(f"lab-05-further  [{'.' * 20}]   0/30")
     only_further = {lab.lab_id: FULL[lab.lab_id] for lab in LABS if lab.is_further}
     assert status_lines(LABS, only_further)[-1].startswith("next: read ")
 

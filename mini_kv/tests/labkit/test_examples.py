@@ -1,0 +1,89 @@
+"""lab-02-examples and lab-05-examples: right examples find every faulty version and accuse no correct one."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_kv.labkit.detective.admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, Version, run_on_version
+from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, TooManyCallsError
+from mini_kv.labkit.detective.queues import CORRECT_QUEUES, FAULTY_QUEUES, MakeQueue, run_on_queue
+from mini_kv.labkit.implementation import load_file
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = load_file(ROOT / "solutions" / "lab-02-examples" / "solution.py")
+ADMISSION = load_file(ROOT / "solutions" / "lab-05-examples" / "solution.py")
+
+
+@pytest.mark.parametrize("number", range(1, len(FAULTY_QUEUES) + 1))
+def test_the_reference_accuses_every_faulty_queue(number: int) -> None:
+    queue = FAULTY_QUEUES[number - 1]
+    outcome, told = run_on_queue(getattr(REFERENCE, queue.check), queue.make)
+    assert outcome.accused is not None
+    assert told[0].startswith("a queue of [")
+
+
+@pytest.mark.parametrize("title", [title for title, _ in CORRECT_QUEUES])
+def test_the_reference_accuses_no_correct_queue(title: str) -> None:
+    make = dict(CORRECT_QUEUES)[title]
+    for check in ("check_taking", "check_returning", "check_removing"):
+        outcome, _ = run_on_queue(getattr(REFERENCE, check), make)
+        assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def test_an_error_of_the_queue_accuses_it_only_if_the_example_expects_it() -> None:
+    def takes_too_many(make_queue: MakeQueue) -> None:
+        make_queue([2, 0]).popleft_n(3)
+
+    def expects_an_error(make_queue: MakeQueue) -> None:
+        queue = make_queue([2, 0])
+        assert not queue.is_refused(queue.popleft_n, 2)
+        assert queue.is_refused(queue.popleft)
+
+    engine = dict(CORRECT_QUEUES)["the engine's own"]
+    assert type(run_on_queue(takes_too_many, engine)[0].mistake).__name__ == "OutOfBlocksError"
+    outcome, told = run_on_queue(expects_an_error, engine)
+    assert (outcome.accused, outcome.mistake) == (None, None)
+    assert told == ["a queue of [2, 0]", "popleft_n(2): [2, 0]", "popleft()", "   raised OutOfBlocksError"]
+
+
+def test_an_endless_example_accuses_no_queue() -> None:
+    def endless(make_queue: MakeQueue) -> None:
+        queue: Any = make_queue([0])
+        for _ in range(MAX_CALLS + 1):
+            queue.is_refused(queue.order)
+
+    outcome, _ = run_on_queue(endless, FAULTY_QUEUES[0].make)
+    assert isinstance(outcome.mistake, TooManyCallsError)
+
+
+def test_the_third_hint_has_the_sentence_of_each_faulty_queue() -> None:
+    hints = tomllib.loads((ROOT / "labs" / "lab-02-examples" / "hints.toml").read_text(encoding="utf-8"))
+    for number, queue in enumerate(FAULTY_QUEUES, start=1):
+        assert f"Queue {number}: {queue.breaks}" in hints[queue.check]["levels"][2]
+
+
+# lab-05-examples ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(1, len(FAULTY_VERSIONS) + 1))
+def test_the_reference_accuses_every_faulty_version_of_the_admission(number: int) -> None:
+    version = FAULTY_VERSIONS[number - 1]
+    outcome, told = run_on_version(getattr(ADMISSION, version.check), version)
+    assert outcome.accused is not None
+    assert re.match(r"a cache of \d blocks of 4 tokens", told[0])
+
+
+@pytest.mark.parametrize("version", CORRECT_VERSIONS, ids=lambda version: version.title)
+def test_the_reference_accuses_no_correct_version_of_the_admission(version: Version) -> None:
+    for check in ("check_prefill", "check_ref_counts", "check_hit_rate"):
+        outcome, _ = run_on_version(getattr(ADMISSION, check), version)
+        assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def test_the_third_hint_has_the_sentence_of_each_faulty_version_of_the_admission() -> None:
+    hints = tomllib.loads((ROOT / "labs" / "lab-05-examples" / "hints.toml").read_text(encoding="utf-8"))
+    for number, version in enumerate(FAULTY_VERSIONS, start=1):
+        assert f"Version {number}: {version.title}" in hints[version.check]["levels"][2]
