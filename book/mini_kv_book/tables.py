@@ -33,6 +33,7 @@ from mini_kv_book import (
     second_home,
     serving,
     spine,
+    upgrade,
 )
 from mini_kv_book.places import where
 
@@ -62,6 +63,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "spine-picture": spine.picture,
     "spine-total": spine.total,
     "tiers": second_home.as_markdown,
+    "upgrade": upgrade.as_markdown,
 }
 """The tables by name. Words after the name are passed on."""
 
