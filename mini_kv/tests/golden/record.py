@@ -10,6 +10,8 @@ A tool for maintainers, never part of CI: it needs vLLM, mini_kv's tests need on
 
 vLLM's own list of dependencies asks for CUDA packages that its bookkeeping never imports: hence `--no-deps` and the
 list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is needed; it takes about 20 seconds.
+
+`make upstream VERSION=0.33.0` does all this in one command and compares; with another version it shows what changed.
 """
 
 import json
