@@ -9,7 +9,7 @@ Reading order:
 - `errata`: the sections of code that prove the claims;
 - `docstrings` and `drawings`: the docstrings on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures stored in notebooks;
-- `tables`: tables from code and data: `deviations`, `names`, `serving`, `coverage`, `drafts`,
+- `tables`: tables from code and data: `conformance`, `names`, `serving`, `coverage`, `drafts`,
   `options`, `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `second_home`, `spine`;
 - `counting`: the lines of a file with code;
 - `kept`: results of fences, kept for the next build;

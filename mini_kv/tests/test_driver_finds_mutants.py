@@ -8,10 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from mini_kv.verify.compare import Verdict, play, recorded_scenarios
+from mini_kv.verify.program import Piped
 
 PACKAGE = Path(__file__).parents[1]
 COPIED = ("__init__.py", "tests/reference.py", "tests/pairwise.py", "tests/random_driver.py")
@@ -182,19 +186,54 @@ MUTANTS = (
 )
 
 
+AS_VLLM_DOES = {
+    "slides although refused",
+    "withdraw forgets the keys",
+    "withdraw spares the half-computed block",
+    "stale hit accepted",
+    "namesake accepted",
+}
+"""Mutants that do what vLLM does, where mini_kv differs from it on purpose. The recorded scenarios allow both."""
+OUT_OF_REACH = {
+    "too many take what there is": "the manager never asks the pool for more than is free",
+    "nulls withdrawn too": "vLLM withdraws no promises, so no recorded scenario with a window does",
+    "states passed by published": "it shows in a scenario in which mini_kv differs from vLLM on purpose",
+    "dependants forgotten": "vLLM withdraws no promises, so it names no requests that depend on them",
+}
+"""Mutants that the recorded scenarios do not find, with the reason."""
+
+
+def copy_with(mutant: Mutant, folder: Path, packages: Sequence[str], files: Sequence[str]) -> None:
+    """Put these parts of mini_kv into a folder, and the mutant into its core."""
+    for name in packages:
+        shutil.copytree(PACKAGE / name, folder / "mini_kv" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in files:
+        (folder / "mini_kv" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PACKAGE / name, folder / "mini_kv" / name)
+    path = folder / "mini_kv" / "core" / mutant.file
+    source = path.read_text(encoding="utf-8")
+    assert source.count(mutant.old) == 1, f"this text is not (once) in core/{mutant.file} any more:\n{mutant.old}"
+    path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.idea.replace(" ", "-") for mutant in MUTANTS])
+def test_the_recorded_scenarios_find_it_through_a_pipe(mutant: Mutant, tmp_path: Path) -> None:
+    """As another engine's author would: `mini-kv verify` on a program."""
+    copy_with(mutant, tmp_path, ("core", "verify"), ("__init__.py",))
+    path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    start = f"{path}; import runpy; runpy.run_module('mini_kv.verify.adapters.mini_kv_engine', run_name='__main__')"
+    with Piped([sys.executable, "-B", "-P", "-c", start]) as program:
+        verdicts = (play(recorded, program).verdict for recorded in recorded_scenarios())
+        found = Verdict.DIFFERS in verdicts
+    assert found == (mutant.idea not in {*AS_VLLM_DOES, *OUT_OF_REACH})
+
+
 @pytest.mark.audit  # it tests the driver, not the engine
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.idea.replace(" ", "-") for mutant in MUTANTS])
 def test_the_driver_finds(mutant: Mutant, tmp_path: Path) -> None:
     """Within 100,000 operations over the caches of the driver's own test; in fact within a few thousand."""
-    core = tmp_path / "mini_kv" / "core"
-    shutil.copytree(PACKAGE / "core", core, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "mini_kv" / "tests").mkdir()
-    for name in COPIED:
-        shutil.copy(PACKAGE / name, tmp_path / "mini_kv" / name)
-    path = core / mutant.file
-    source = path.read_text(encoding="utf-8")
-    assert source.count(mutant.old) == 1, f"this text is not (once) in core/{mutant.file} any more:\n{mutant.old}"
-    path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+    copy_with(mutant, tmp_path, ("core",), COPIED)
 
     run = subprocess.run(
         [sys.executable, "-B", "-m", "mini_kv.tests.random_driver", "--all", "--shrink-s", "0"],

@@ -4,5 +4,5 @@ In reading order: `language` (scenarios, and states in words), `program` (what a
 look like), `manager` and `scheduler` (the calls of the two parts), `compare` (vLLM's state against the program's),
 `deviations` (the listed differences between mini_kv and vLLM), `likeness` (known faults with the same effect), `report`
 and `verify_command`. For engines in Python: `adapter`, and `vllm_names` for those with vLLM's names. `adapters` has
-examples. `scenarios` has the calls and vLLM's answers.
+examples. The folder `scenarios/` has the calls and vLLM's answers.
 """

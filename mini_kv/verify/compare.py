@@ -11,6 +11,7 @@ from mini_kv.verify import manager, scheduler
 from mini_kv.verify.language import Call, Scenario, State
 from mini_kv.verify.program import Program, ProgramError
 
+
 class Player(Protocol):
     """Plays the calls of one scenario."""
 

@@ -1,44 +1,83 @@
-"""Names a fault by its effect: which of the known faulty managers shows the same states as a program."""
+"""Names a fault by its effect: which known faulty manager shows the same states as a program."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from mini_kv.labkit.detective.suspects import SUSPECTS, Suspect
+from mini_kv.core.block import BlockHash, KVCacheBlock
+from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.labkit.detective.suspects import SUSPECTS, Suspect, make_manager
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
-from mini_kv.verify.compare import Outcome
-from mini_kv.verify.language import State
-from mini_kv.verify.manager import Player
+from mini_kv.verify.compare import Outcome, play
 
 
-class SuspectAdapter(ManagerAdapter):
-    """A faulty manager of lab-15 behind the protocol."""
+class HitsAfterAHole(FullAttentionManager):
+    """Finds the blocks after a missing one, too."""
 
-    def __init__(self, suspect: Suspect) -> None:
-        self.suspect = suspect
+    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
+        """Return all cached blocks of the prompt."""
+        index = self.block_pool.cached_block_hash_to_block
+        hashes = block_hashes[: max_length // self.block_size]
+        found = [index.get_one_block(make_block_hash_with_group_id(block_hash, 0)) for block_hash in hashes]
+        return [block for block in found if block is not None]
+
+
+def _hits_after_a_hole(num_blocks: int, block_size: int) -> Any:
+    return make_manager(num_blocks, block_size, tables=HitsAfterAHole)
+
+
+KNOWN_FAULTS = (
+    *SUSPECTS,
+    Suspect(
+        "check_sharing",
+        _hits_after_a_hole,
+        "A hit ends before the first block that is missing.",
+        seen="llm-d-inference-sim #701",
+    ),
+)
+"""The faulty managers of lab-15, and one more."""
+
+
+class FaultAdapter(ManagerAdapter):
+    """A faulty manager behind the protocol."""
+
+    def __init__(self, fault: Suspect) -> None:
+        self.fault = fault
 
     def make_manager(self, settings: dict[str, Any]) -> Any:
         """Return the faulty manager."""
-        return self.suspect.make(settings["num_blocks"], settings["block_size"])
+        return self.fault.make(settings["num_blocks"], settings["block_size"])
 
 
-def suspects_like(outcome: Outcome) -> list[Suspect]:
-    """Return the faulty managers that differ from vLLM at the same call, in the same way.
+def faults_like(outcome: Outcome) -> list[Suspect]:
+    """Return the faulty managers that first differ from vLLM at the same call, in the same way.
 
-    They have one group of full attention and caching switched on. For other scenarios, and for those of the scheduler,
-    there are none.
+    They have one group of full attention, and caching is on. For other scenarios there are none.
     """
-    scenario = outcome.recorded.scenario
-    settings = scenario.settings
-    plain = not settings["groups"] and settings["enable_caching"] and not settings.get("drafter_groups")
-    if outcome.recorded.part.name != "manager" or not plain or outcome.got is None:
+    settings = outcome.recorded.scenario.settings
+    others = settings["groups"] or settings.get("drafter_groups") or not settings["enable_caching"]
+    if outcome.recorded.part.name != "manager" or others or outcome.got is None:
         return []
-    return [suspect for suspect in SUSPECTS if _states(suspect, outcome) == outcome.got]
+    return [fault for fault in KNOWN_FAULTS if _differs_alike(outcome, play(outcome.recorded, FaultAdapter(fault)))]
 
 
-def _states(suspect: Suspect, outcome: Outcome) -> State:
-    """Return what the faulty manager shows after the call that differs, in the fields that the program shows."""
-    player = Player(SuspectAdapter(suspect), outcome.recorded.scenario.settings)
-    state: State = {}
-    for call in outcome.recorded.scenario.calls[: outcome.num_equal + 1]:
-        state = player.perform(call)
-    assert outcome.got is not None
-    return {field: state[field] for field in outcome.got}
+def _differs_alike(outcome: Outcome, other: Outcome) -> bool:
+    """Return whether another program differs at the same call, with the same state in all that this one shows."""
+    if outcome.got is None or other.got is None or outcome.num_equal != other.num_equal:
+        return False
+    return all(other.got[field] == value for field, value in outcome.got.items())
+
+
+def explained(outcomes: Sequence[Outcome]) -> list[Suspect | None]:
+    """Return for each outcome the known fault that explains it, or `None`. Few faults that explain many are chosen."""
+    candidates = [faults_like(outcome) for outcome in outcomes]
+    chosen: list[Suspect | None] = [None] * len(outcomes)
+    while True:
+        open_places = [i for i, fault in enumerate(chosen) if fault is None]
+        counts = {fault: sum(fault in candidates[i] for i in open_places) for fault in KNOWN_FAULTS}
+        best = max(counts, key=lambda fault: counts[fault])
+        if counts[best] == 0:
+            return chosen
+        for i in open_places:
+            if best in candidates[i]:
+                chosen[i] = best

@@ -1,12 +1,12 @@
 """Programs that answer the calls of scenarios: what they are asked, and what their replies must look like."""
 
 import json
-import selectors
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from io import BufferedReader
+from queue import Empty, Queue
 from tempfile import TemporaryFile
+from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -143,7 +143,8 @@ class Piped:
         self.dialogue: list[str] = []
         """All lines since the last `start`: `> ` to the program, `< ` from it."""
         self._errors = TemporaryFile()  # noqa: SIM115  closed with the process
-        self._rest = b""
+        self._lines: Queue[bytes] = Queue()
+        """What the program has printed. An empty line marks the end: even an empty line of a program has a newline."""
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
@@ -151,9 +152,16 @@ class Piped:
         except OSError as error:
             self._errors.close()
             raise ProgramError(f"{command[0]} cannot be started: {error.strerror}") from None
-        self._selector = selectors.DefaultSelector()
+        self._reader = Thread(target=self._read, daemon=True)  # a thread, because Windows cannot wait for a pipe
+        self._reader.start()
+
+    def _read(self) -> None:
+        """Put all that the program prints into the queue."""
         assert self._process.stdout is not None
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        with BufferedReader(self._process.stdout) as lines:  # type: ignore[type-var]
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(b"")
 
     def __enter__(self) -> "Piped":
         return self
@@ -162,9 +170,10 @@ class Piped:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors, self._selector):
-            if pipe is not None:
-                pipe.close()
+        self._reader.join()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._errors.close()
 
     def answer(self, message: Message) -> Message:
         """Send the message and return the reply. Raises `ProgramError` if there is none, or none that can be read."""
@@ -175,9 +184,9 @@ class Piped:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
-        except BrokenPipeError:
+        except OSError:  # it reads no more
             raise self._ended() from None
-        text = self._read_line()
+        text = self._next_line()
         self.dialogue.append(f"< {text}")
         try:
             reply: Message = json.loads(text)
@@ -186,29 +195,21 @@ class Piped:
         check_reply(reply)
         return reply
 
-    def _read_line(self) -> str:
+    def _next_line(self) -> str:
         """Return the next line of the program's standard output."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + self.timeout_s
-        while b"\n" not in self._rest:
-            if not self._selector.select(deadline - time.monotonic()):
-                raise ProgramError(f"no reply after {self.timeout_s:g} seconds; is standard output flushed?")
-            read = self._process.stdout.read(1 << 16)
-            if not read:
-                raise self._ended()
-            self._rest += read
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line.decode(errors="replace")
+        try:
+            line = self._lines.get(timeout=self.timeout_s)
+        except Empty:
+            message = f"no reply after {self.timeout_s:g} seconds; does it flush its standard output after each line?"
+            raise ProgramError(message) from None
+        if not line:
+            raise self._ended()
+        return line.decode(errors="replace").rstrip()
 
     def _ended(self) -> ProgramError:
+        self._process.kill()  # it may have closed its pipes and go on
         status = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
         told = "".join(f"\n    {line}" for line in said)
         return ProgramError(f"the program has ended with status {status}{told}")
-
-
-def resolved(command: Sequence[str]) -> list[str]:
-    """Return the command with `./` before a file of this folder, as a shell would ask for."""
-    first, *rest = command
-    return [f"./{first}" if "/" not in first and Path(first).is_file() else first, *rest]

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from mini_kv.labkit.detective.suspects import Suspect
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.verify.deviations import DEVIATIONS
 from mini_kv.verify.language import State
-from mini_kv.verify.likeness import suspects_like
+from mini_kv.verify.likeness import explained, faults_like
 
 BY_BLOCK = ("refs", "keys")
 """Fields that have a word per block."""
@@ -31,18 +32,40 @@ def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
     differing = [outcome for outcome in outcomes if outcome.verdict is Verdict.DIFFERS]
     if not differing:
         return
-    first, *others = sorted(differing, key=lambda outcome: list(TOPICS).index(topic_of(outcome.recorded)))
+    first = min(differing, key=lambda outcome: list(TOPICS).index(topic_of(outcome.recorded)))
     yield ""
     yield "The first difference"
     yield "===================="
     yield from difference(first)
-    if others:
+    if len(differing) > 1:
         yield ""
-        yield "The others"
-        yield "=========="
-    for outcome in others:
-        what = outcome.reason.splitlines()[0] if outcome.reason else ", ".join(LABELS[f] for f in outcome.fields)
-        yield f"  {topic_of(outcome.recorded):<13}{place(outcome)}: {what}"
+        yield "All differences, by cause"
+        yield "========================="
+        yield from by_cause(differing)
+
+
+def by_cause(differing: Sequence[Outcome]) -> Iterator[str]:
+    """Yield each cause, the most frequent first, with the number of its scenarios and the first of them."""
+    causes: dict[str, list[Outcome]] = {}
+    for outcome, fault in zip(differing, explained(differing), strict=True):
+        causes.setdefault(_cause(outcome, fault), []).append(outcome)
+    for name, outcomes in sorted(causes.items(), key=lambda item: -len(item[1])):
+        yield f"{len(outcomes):>4}  {name}"
+        yield f"      {topic_of(outcomes[0].recorded)}: {place(outcomes[0])}"
+
+
+def _cause(outcome: Outcome, fault: Suspect | None) -> str:
+    """Return the likely cause of a difference: a known fault, else the fields that differ."""
+    if outcome.reason:
+        return outcome.reason.splitlines()[0]
+    if fault is not None:
+        return f"like a known fault. The rule that it breaks: {_rule(fault)}"
+    return f"like no known fault: {', '.join(LABELS[field] for field in outcome.fields)}"
+
+
+def _rule(fault: Suspect) -> str:
+    """Return the rule that a faulty manager breaks, and the public report of it, if there is one."""
+    return f"{fault.breaks} ({fault.seen})" if fault.seen else fault.breaks
 
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -124,12 +147,11 @@ def _by_block(label: str, wanted: Sequence[str], got: Sequence[str]) -> Iterator
 def _explained(outcome: Outcome) -> Iterator[str]:
     """Yield what may explain a difference: a listed rule, and faults that look like this."""
     listed = [rule for rule in DEVIATIONS if rule.deviation_id in outcome.recorded.scenario.deviations]
-    suspects = suspects_like(outcome)
-    if listed or suspects:
+    faults = faults_like(outcome)
+    if listed or faults:
         yield ""
     for rule in listed:
         yield f"  The scenario is about the listed rule `{rule.deviation_id}` ({rule.symbol}): vLLM {rule.vllm}."
         yield f"    mini_kv {rule.mini_kv}, because {rule.why}."
-    for suspect in suspects:
-        seen = f" Reported in {suspect.seen}." if suspect.seen else ""
-        yield f"  A known fault shows exactly this. It breaks the rule: {suspect.breaks}{seen}"
+    for fault in faults:
+        yield f"  A known fault shows exactly this. The rule that it breaks: {_rule(fault)}"
