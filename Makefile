@@ -10,6 +10,7 @@
 # make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make constraints, make clean, make help
 # make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
+# make upstream VERSION=0.32.0   play the golden scenarios on another vLLM, write what changed; minutes, 3 GB in .upstream
 # make sentences   print 200 random sentences for a reader to judge     make sentences SEED=7   another draw
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -33,12 +34,12 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
-        notebooks-html notebooks-test lint report sentences constraints clean help new-venv
+        notebooks-html notebooks-test lint report sentences upstream constraints clean help new-venv
 .SUFFIXES:
 
 # A student's tree has none of the folders that these need.
 WHOLE := test test-all audit e2e book site book-whole book-instructor book-test book-zensical book-pages notebooks-test \
-         lint report sentences constraints
+         lint report sentences upstream constraints
 ifeq ($(wildcard solutions),)
 ifneq ($(filter $(WHOLE),$(MAKECMDGOALS)),)
 $(error this tree has only the labs: type make, make lab-NN or make notebooks)
@@ -145,6 +146,10 @@ report:
 sentences:
 	@$(PY) .ci/sentences.py $(SEED)
 
+upstream: $(VENV)/.ready
+	@[ -n "$(VERSION)" ] || { echo "make upstream VERSION=0.32.0: which version of vLLM?" >&2; exit 1; }
+	@$(BIN)/python -m mini_kv.tests.golden.upstream "$(VERSION)"
+
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
 OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
@@ -164,7 +169,7 @@ constraints: $(VENV)/.lint
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE)) book/docs/notebooks
-	rm -rf book/docs/api/mini_kv.*.md book/docs/labs
+	rm -rf .upstream book/docs/api/mini_kv.*.md book/docs/labs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:

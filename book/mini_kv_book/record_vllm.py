@@ -109,6 +109,7 @@ def record(root: Path) -> str:
         "sizes": {"v1/core": _size_of(root / "v1" / "core")},
         "symbols": symbols,
         "bases": {cls: bases for file in files for cls, bases in _bases_in(file).items()},
+        "parameters": {name: _parameters_in(root / name) for name in symbols if name.startswith("v1/core/")},
         "config": {cls: fields for name in CONFIGS for cls, fields in _settings_in(root / name).items()},
         "literals": {name: values for file in CONFIGS for name, values in _literals_in(root / file).items()},
         "flags": _strings_in(root / "engine/arg_utils.py", "--[a-z-]+"),
@@ -178,6 +179,24 @@ def _bases_in(file: Path) -> dict[str, list[str]]:
     """Return the base classes of each class, by their plain names."""
     classes = [node for node in parse(file).body if isinstance(node, ast.ClassDef) and node.bases]
     return {cls.name: [base.id for base in cls.bases if isinstance(base, ast.Name)] for cls in classes}
+
+
+def _parameters_in(file: Path) -> dict[str, list[str]]:
+    """Return the parameters of each public function and method of a module, without `self`."""
+    found: dict[str, list[str]] = {}
+    for node in parse(file).body:
+        cls = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and is_public(function.name):
+                arguments = function.args
+                names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+                found[cls + function.name] = [name for name in names if name not in ("self", "cls")]
+    return found
+
+
+def is_public(name: str) -> bool:
+    """Return whether the name of a function is public; `__init__` is, too."""
+    return name == "__init__" or not name.startswith("_")
 
 
 def members(cls: ast.ClassDef) -> set[str]:

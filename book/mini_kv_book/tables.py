@@ -34,6 +34,7 @@ from mini_kv_book import (
     serving,
     source_lens,
     spine,
+    upgrade,
 )
 from mini_kv_book.places import where
 
@@ -64,6 +65,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "spine-picture": spine.picture,
     "spine-total": spine.total,
     "tiers": second_home.as_markdown,
+    "upgrade": upgrade.as_markdown,
 }
 """The tables by name. Words after the name are passed on."""
 

@@ -10,11 +10,14 @@ A tool for maintainers, never part of CI: it needs vLLM, mini_kv's tests need on
 
 vLLM's own list of dependencies asks for CUDA packages that its bookkeeping never imports: hence `--no-deps` and the
 list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is needed; it takes about 20 seconds.
+
+`make upstream VERSION=0.33.0` does all this in one command and compares; with another version it shows what changed.
 """
 
 import json
 import math
 import platform
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +49,7 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unuse
 )
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 
+from mini_kv.tests.golden.versions import options_of, playable
 from mini_kv.verify import manager
 from mini_kv.verify.language import Scenario, State
 from mini_kv.verify.vllm_names import ManagerWithVLLMNames
@@ -93,7 +97,8 @@ class VLLM(ManagerWithVLLMNames):
         """Build the manager, with dense retention: every full block gets its key, as before sparse retention came."""
         lookahead, enable_caching = settings["num_hash_lookahead_tokens"], settings["enable_caching"]
         scheduler_block_size, hash_block_size = block_sizes_of(settings)
-        self.block_hasher = get_request_block_hasher(hash_block_size, sha256, lookahead) if enable_caching else None
+        options = options_of(KVCacheManager, num_hash_lookahead_tokens=lookahead)
+        self.block_hasher = get_request_block_hasher(hash_block_size, sha256, **options) if enable_caching else None
         return KVCacheManager(
             cache_config_of(settings, retention_interval=None),
             max_model_len=settings["max_model_len"],
@@ -104,7 +109,7 @@ class VLLM(ManagerWithVLLMNames):
             log_stats=True,
             watermark=settings["watermark"],
             use_eagle=bool(settings["drafter_groups"]) and lookahead == 0,
-            num_hash_lookahead_tokens=lookahead,
+            **options,
         )
 
     def do_new(self, message: dict[str, Any]) -> None:
@@ -194,14 +199,13 @@ def write(
     print(f"{header['scenarios']} scenarios, {header['calls']} calls: {path.name}")
 
 
-def main() -> None:
+def main(path: Path = manager.RECORDING) -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    scenarios = manager.load_scenarios()
-    recorded = [(scenario, record(scenario, manager.Player(VLLM(), scenario.settings))) for scenario in scenarios]
-    write(manager.RECORDING, COMMAND, recorded, defaults={})
+    players = playable(manager.load_scenarios(), lambda settings: manager.Player(VLLM(), settings))
+    write(path, COMMAND, [(scenario, record(scenario, player)) for scenario, player in players], defaults={})
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

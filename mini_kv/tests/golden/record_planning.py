@@ -1,7 +1,7 @@
 """Lets vLLM 0.33 plan the cache of published models, from `config.json` on, and writes down what it planned.
 
-A tool for maintainers, never part of CI: see record.py for the environment; this one also needs `triton==3.6.0` and
-what vLLM's model classes import, which `REQUIREMENTS` lists. From the top folder:
+A tool for maintainers, never part of CI: see record.py for the environment; this one also needs what vLLM's model
+classes import: requirements-planning.txt. From the top folder:
 
     /tmp/vllm-env/bin/python -m mini_kv.tests.golden.record_planning
 
@@ -33,16 +33,6 @@ os.environ |= {
 import torch  # type: ignore[import-not-found, unused-ignore]
 import transformers.utils.import_utils  # type: ignore[import-not-found, unused-ignore]
 
-REQUIREMENTS = (
-    "transformers>=5.16.1,<5.21",
-    "einops",
-    "gguf",
-    "compressed-tensors==0.17.0",
-    "depyf==0.20.0",
-    "mistral_common",
-    "outlines_core==0.2.14",
-    "tiktoken",
-)
 KERNELS = (
     "vllm._C",
     "vllm._moe_C",
@@ -187,10 +177,6 @@ from vllm.v1.attention.backends.utils import (  # type: ignore[import-not-found,
     get_supported_kv_cache_layouts,
     resolve_kv_cache_layout,
 )
-from vllm.v1.core.kv_cache_planning import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
-    get_global_kv_cache_groups,
-    get_kv_cache_configs,
-)
 from vllm.v1.core.kv_cache_utils import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     get_max_concurrency_for_kv_cache_config,
     resolve_kv_cache_block_sizes,
@@ -206,6 +192,7 @@ from vllm.v1.worker.workspace import (  # type: ignore[import-not-found, unused-
 )
 
 from mini_kv.tests.golden.planning import MEMORY, PLANNING, planning_rows  # noqa: E402
+from mini_kv.tests.golden.versions import plan_cache  # noqa: E402
 
 MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)  # it would wait for the other cards
 registry._run_in_subprocess = lambda function: function()  # a new process would not be an H100
@@ -280,8 +267,7 @@ def plan(config: dict[str, Any], **flags: Any) -> dict[str, Any]:
         backends = list(dict.fromkeys(layer.get_attn_backend() for layer in layers))
         layouts = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
         resolve_kv_cache_layout(vllm_config, [layouts], specs.values())
-        groups = get_global_kv_cache_groups(vllm_config, [specs])
-        (kv_cache_config,) = get_kv_cache_configs(vllm_config, [specs], [MEMORY], groups)
+        kv_cache_config = plan_cache(vllm_config, specs, MEMORY)
         return seen(vllm_config, kv_cache_config, [backend.get_name() for backend in backends])
 
 
@@ -306,8 +292,8 @@ def seen(vllm_config: Any, kv_cache_config: Any, backends: list[str]) -> dict[st
     }
 
 
-def main(wanted: str = "") -> None:
-    """Plan each row in a process of its own, and write what came out."""
+def main(path: str = str(PLANNING), wanted: str = "") -> None:
+    """Plan each row in a process of its own, and write what came out; only the rows with `wanted` are just printed."""
     recorded = {}
     for row in planning_rows():
         if wanted not in row["name"]:
@@ -326,12 +312,14 @@ def main(wanted: str = "") -> None:
         with os.fdopen(reader) as pipe:
             text = pipe.read()
         found = json.loads(text) if text else "it ended"
-        print(row["name"], found, flush=True)
         if isinstance(found, dict):
             recorded[row["name"]] = found
+            print(f"{row['name']}: {found}", flush=True)
+        else:
+            print(f"not recorded: {row['name']}: {found}", flush=True)
     if not wanted:
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in recorded.items())
-        PLANNING.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+        Path(path).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ No model is loaded. `Scheduler`, `KVCacheManager`, `Request` and all configurati
 configuration, which wants a checkpoint, has a stand-in that answers the few questions that a scheduler asks it.
 """
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +35,7 @@ from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-fo
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found, unused-ignore]
 
 from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
+from mini_kv.tests.golden.versions import playable
 from mini_kv.verify import scheduler
 from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
 
@@ -163,14 +166,14 @@ class VLLM(SchedulerAdapter):
         return 0
 
 
-def main() -> None:
+def main(path: Path = scheduler.RECORDING) -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    scenarios = scheduler.load_scenarios()
-    recorded = [(scenario, record(scenario, scheduler.Player(VLLM(), scenario.settings))) for scenario in scenarios]
-    write(scheduler.RECORDING, COMMAND, recorded, scheduler.DEFAULTS)
+    players = playable(scheduler.load_scenarios(), lambda settings: scheduler.Player(VLLM(), settings))
+    recorded = [(scenario, record(scenario, player)) for scenario, player in players]
+    write(path, COMMAND, recorded, scheduler.DEFAULTS)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

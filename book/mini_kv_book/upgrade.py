@@ -1,0 +1,308 @@
+"""The tables of the page `reference/upstream.md`: what changed between two versions of vLLM.
+
+    <!-- table upgrade manager -->
+
+Everything is read from `book/data/upstream.json`, which `make upstream VERSION=x` writes, and from the recordings that
+are held. By hand are only the causes: why the calls of some scenarios differ.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mini_kv.tests.golden.compare_calls import Difference, differences, differing_plans, with_changes
+from mini_kv.tests.golden.planning import PLANNING
+from mini_kv.verify import manager, scheduler
+from mini_kv.verify.report import BY_BLOCK, LABELS
+
+CHANGES = Path(__file__).parents[1] / "data" / "upstream.json"
+RECORDINGS = {"manager": manager.RECORDING, "scheduler": scheduler.RECORDING, "planning": PLANNING}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why scenarios differ between two versions."""
+
+    versions: tuple[str, str]
+    part: str
+    title: str
+    words: str
+    symbol: str
+    """Where vLLM's code has changed."""
+    explains: Callable[[Difference], bool]
+
+
+FROM_32_TO_33 = ("0.32.0", "0.33.0")
+CAUSES = (
+    Cause(
+        FROM_32_TO_33,
+        "manager",
+        "The null block keeps its reference count",
+        "A table of a window, a chunk or a state has the null block where nothing is kept. When 0.32 freed such a "
+        "table, it subtracted a reference from the null block for each of these entries, so the count became "
+        "negative. 0.33 leaves it at 0. Only a tool that reads `ref_cnt` of block 0 sees this.",
+        "BlockPool.free_blocks",
+        lambda difference: {*difference.fields} == {"refs"},
+    ),
+    Cause(
+        FROM_32_TO_33,
+        "scheduler",
+        "A block that accepted drafts fill is cached in the same step",
+        "Accepted drafts may fill a block. 0.32 cached it when the request got its next slots. A request that ended in "
+        "this step never did, so its last full block was not cached. 0.33 caches it as soon as the results are back. A "
+        "follow-up request can hit one more block, and the order of the free queue differs from then on.",
+        "Scheduler.update_from_output",
+        lambda difference: difference.settings.get("num_speculative_tokens", 0) > 0,
+    ),
+    Cause(
+        FROM_32_TO_33,
+        "scheduler",
+        "A request that preempts itself does not end the step",
+        "With the policy `priority`, the running request of the lowest priority gives way, even if it is the one "
+        "that needs a block. 0.32 then planned nothing more in this step. 0.33 goes on with the requests after it. "
+        "They are more urgent, and blocks were just freed.",
+        "Scheduler.schedule",
+        lambda difference: difference.settings.get("policy") == "priority",
+    ),
+    Cause(
+        FROM_32_TO_33,
+        "scheduler",
+        "A cached state delays no other request",
+        "A request waits for the next step if it hits a state that was cached in this step. 0.32 cached the state at "
+        "the end of a prompt again although it was cached already, so every other request that hit it waited. 0.33 "
+        "does not cache it again, and both run in one step.",
+        "MambaManager._cache_partial_tail_block",
+        lambda difference: "state" in difference.settings.get("groups", ""),
+    ),
+    Cause(
+        FROM_32_TO_33,
+        "planning",
+        "States of gated delta nets can be kept in mid-prefill",
+        "In 0.33 the default prefill kernel of these layers, FlashInfer's, can write the state out at a multiple of 64 "
+        "tokens. Blocks get a multiple of 64 tokens, so that such a state ends a block. Each group of states has one "
+        "more block per request. Both take room: the same memory holds slightly fewer of the longest requests.",
+        "Platform._align_hybrid_block_size",
+        lambda difference: "MambaSpec" in str(difference.settings["groups"]),
+    ),
+)
+
+
+@cache
+def changes() -> dict[str, Any]:
+    """Return what `make upstream` wrote."""
+    found: dict[str, Any] = json.loads(CHANGES.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def found_in(part: str) -> tuple[Difference, ...]:
+    """Return the scenarios of a part that differ."""
+    held: dict[str, Any] = json.loads(RECORDINGS[part].read_text(encoding="utf-8"))
+    other = changes()[part]["changes"]
+    if part == "planning":
+        return tuple(differing_plans(held, other))
+    return tuple(differences(held["scenarios"], with_changes(held["scenarios"], other)))
+
+
+def by_cause(part: str) -> dict[Cause | None, list[Difference]]:
+    """Return the differences of a part by their causes; those without one come last."""
+    causes = [cause for cause in CAUSES if cause.part == part and cause.versions == versions()]
+    groups: dict[Cause | None, list[Difference]] = {cause: [] for cause in (*causes, None)}
+    for difference in found_in(part):
+        groups[next((cause for cause in causes if cause.explains(difference)), None)].append(difference)
+    return {cause: group for cause, group in groups.items() if group}
+
+
+def versions() -> tuple[str, str]:
+    """Return the older and the newer version."""
+    return changes()["old"], changes()["new"]
+
+
+def short(version: str) -> str:
+    """Return the version as it is spoken.
+
+    >>> short("0.33.0")
+    '0.33'
+    """
+    return version.removesuffix(".0")
+
+
+def as_markdown(what: str) -> str:
+    """Return one of the page's tables. Raises `KeyError` for an unknown one."""
+    tables: Mapping[str, Callable[[], Iterator[str]]] = {
+        "summary": summary,
+        "manager": lambda: behaviour("manager"),
+        "scheduler": lambda: behaviour("scheduler"),
+        "planning": plans,
+        "settings": settings,
+        "names": names,
+    }
+    return "\n".join(tables[what]())
+
+
+def summary() -> Iterator[str]:
+    """Yield a row per part: how much was played on both versions, and how much differs."""
+    old, new = map(short, versions())
+    other = next(version for version in versions() if version != changes()["held"])
+    yield f"| part | played on {old} and {new} | equal | differ | not in {short(other)} |"
+    yield "|---|---:|---:|---:|---:|"
+    for part, unit in (("manager", "scenarios"), ("scheduler", "scenarios"), ("planning", "plans")):
+        found = changes()[part]
+        if "failed" in found:
+            yield f"| {part} | the recorder failed: `{found['failed']}` | | | |"
+            continue
+        compared, num_different = found["compared"], len(found["changes"])
+        counts = f"{compared - num_different} | {num_different} | {len(found['left_out'])}"
+        yield f"| {part} | {compared} {unit} | {counts} |"
+
+
+def behaviour(part: str) -> Iterator[str]:
+    """Yield a section per cause, with an example, and what could not be played."""
+    if not found_in(part):
+        yield "Nothing differs."
+    for cause, group in by_cause(part).items():
+        yield from of_cause(cause, group)
+    for reason, left_out in reasons(changes()[part]["left_out"]).items():
+        yield f"Not played: {counted(left_out, 'scenario')}, because `{reason}`."
+        yield ""
+
+
+def of_cause(cause: Cause | None, group: Sequence[Difference]) -> Iterator[str]:
+    """Yield the section of a cause."""
+    title, words = (cause.title, cause.words) if cause else ("No cause is known", "To be explained by hand.")
+    num_calls = sum(difference.num_calls for difference in group)
+    yield from (f"### {title}", "", words, "")
+    where = f"In vLLM: `{cause.symbol}`. " if cause else ""
+    yield f"{where}{counted(group, 'scenario')} differ, after {num_calls} of their calls. The shortest one:"
+    yield ""
+    yield from example(min(group, key=lambda difference: len("".join(difference.calls))))
+    yield ""
+    yield f'??? note "All scenarios of this kind: {len(group)}"'
+    yield ""
+    yield from (f"    - {difference.scenario}" for difference in group)
+    yield ""
+
+
+def example(difference: Difference) -> Iterator[str]:
+    """Yield the calls up to the first one that differs, and both sides."""
+    yield f"*{difference.scenario}*"
+    yield ""
+    yield from ("```text", *difference.calls, "```", "")
+    old, new = map(short, versions())
+    yield f"| after the last call | {old} | {new} |"
+    yield "|---|---|---|"
+    for field, values in difference.fields.items():
+        for label, was, now in rows(field, *in_order(values)):
+            yield f"| {label} | {code(was)} | {code(now)} |"
+
+
+def rows(field: str, was: str, now: str) -> list[tuple[str, str, str]]:
+    """Return the label and both values of a field; of a field with a word per block only the blocks that differ."""
+    if field not in BY_BLOCK:
+        return [(LABELS[field], was, now)]
+    pairs = enumerate(zip(was.split(), now.split(), strict=True))
+    return [(f"{LABELS[field]}, block {block_id}", *pair) for block_id, pair in pairs if pair[0] != pair[1]]
+
+
+def code(text: str) -> str:
+    """Return the text as code; nothing has no marks."""
+    return f"`{text}`" if text else "none"
+
+
+def counted(items: Sequence[Any], noun: str) -> str:
+    """Return the number of items with their noun.
+
+    >>> counted(["a"], "scenario"), counted(["a", "b"], "scenario")
+    ('1 scenario', '2 scenarios')
+    """
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
+def reasons(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return by reason what was not played."""
+    found: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        found.setdefault(reason, []).append(name)
+    return found
+
+
+def plans() -> Iterator[str]:
+    """Yield a section per cause with a row per model, and what could not be planned."""
+    if not found_in("planning"):
+        yield "Nothing differs."
+    for cause, group in by_cause("planning").items():
+        yield from (f"### {cause.title if cause else 'No cause is known'}", "")
+        yield from ((cause.words, "", f"In vLLM: `{cause.symbol}`.", "") if cause else ())
+        yield "| model | tokens per block | blocks | longest requests at once | differ, too |"
+        yield "|---|---|---|---|---|"
+        for difference in group:
+            shown = [change_of(difference, key) for key in PLANNED]
+            others = [key for key in difference.fields if key not in PLANNED]
+            yield f"| {difference.scenario} | {' | '.join(shown)} | {in_code(others)} |"
+        yield ""
+    for reason, left_out in reasons(changes()["planning"]["left_out"]).items():
+        yield f"Not planned: {', '.join(left_out)}, because of `{reason}`."
+        yield ""
+
+
+PLANNED = ("block_size", "num_blocks", "max_concurrency")
+"""What a row shows of a plan."""
+
+
+def change_of(difference: Difference, key: str) -> str:
+    """Return a number of both plans, the older version's first."""
+    if key not in difference.fields:
+        return "same"
+    was, now = in_order(difference.fields[key])
+    return f"{float(was):,.1f} to {float(now):,.1f}" if "." in was else f"{int(was):,} to {int(now):,}"
+
+
+def in_order(held_and_other: tuple[str, str]) -> tuple[str, str]:
+    """Return the value of the older version, then that of the newer one."""
+    held, other = held_and_other
+    return (other, held) if changes()["held"] == changes()["new"] else (held, other)
+
+
+def settings() -> Iterator[str]:
+    """Yield the settings with another default, and the values that are new or gone."""
+    found = changes()["names"]
+    old, new = map(short, versions())
+    yield f"| setting | default in {old} | default in {new} |"
+    yield "|---|---|---|"
+    for name, (was, now) in found["settings"].items():
+        yield f"| `{name}` | {'not there' if was is None else f'`{was}`'} | {'gone' if now is None else f'`{now}`'} |"
+    yield ""
+    yield f"| | gone in {new} | new in {new} |"
+    yield "|---|---|---|"
+    for kind, values in found["values"].items():
+        yield f"| {KINDS.get(kind, f'`{kind}`')} | {in_code(values['gone'])} | {in_code(values['new'])} |"
+
+
+KINDS = {"flags": "flags of the server", "metrics": "metrics"}
+
+
+def in_code(values: Sequence[str]) -> str:
+    """Return the values as code, with commas."""
+    return ", ".join(f"`{value}`" for value in values) or "none"
+
+
+def names() -> Iterator[str]:
+    """Yield the names that this project uses and that have moved, are gone or are new, with the files to change."""
+    found = changes()["names"]
+    old, new = map(short, versions())
+    yield f"| name | in {old} | in {new} | used in |"
+    yield "|---|---|---|---|"
+    for name, (was, now, where) in found["moved"].items():
+        yield f"| `{name}` | `{was}` | `{now}` | {in_code(where)} |"
+    for name, (was, where) in found["gone"].items():
+        yield f"| `{name}` | `{was}` | gone | {in_code(where)} |"
+    for name, (now, where) in found["new"].items():
+        yield f"| `{name}` | not there | `{now}` | {in_code(where)} |"
+    yield ""
+    yield f"| function | parameters that are gone | parameters that are new in {new} |"
+    yield "|---|---|---|"
+    for name, parameters in found["parameters"].items():
+        yield f"| `{name}` | {in_code(parameters['gone'])} | {in_code(parameters['new'])} |"
