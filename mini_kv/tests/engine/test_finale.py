@@ -128,7 +128,9 @@ def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_
 def test_the_acts_on_dice_play_where_torch_cannot_be_imported(tmp_path):
     program = "import sys; sys.modules['torch'] = None; from mini_kv.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["finale", "--labs", str(folder_of(tmp_path, *ON_DICE)), "--hours", "3"]
-    done = subprocess.run([sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("need PyTorch: pip install torch\nAll 6 acts are right.\n")
 
