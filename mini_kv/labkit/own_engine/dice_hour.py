@@ -367,6 +367,8 @@ class DiceRush:
             scheduled=scheduled,
             messages=orders,
             waiting=names_of(list(self.scheduler.waiting)),
+            statuses=[f"{each.status.value}, {each.num_preemptions} preemptions" for each in self.scheduler.waiting],
+            endings={each.request_id: str(each.finish_reason) for each in results},
             num_preemptions=self.scheduler.num_preemptions,
             token_ids={each.request_id: list(each.new_token_ids) for each in results},
         )
