@@ -39,6 +39,8 @@ class Step:
     """The counters of pool and cache that a user can read."""
     frame: Frame
     """Blocks, block tables and free queue after the step."""
+    groups: list[tuple[str, ...]] = field(default_factory=list)
+    """The layers of each group. Empty in a run with a model."""
     statuses: list[str] = field(default_factory=list)
     """The status of each waiting request and its preemptions, as text. Empty in a run with a model."""
     endings: dict[str, str] = field(default_factory=dict)
@@ -144,6 +146,7 @@ class Compared(NamedTuple):
 
 
 COMPARED = (
+    Compared("the groups of layers", lambda step: step.groups),
     Compared("the tokens that were found", lambda step: step.found),
     Compared("the requests that ran", lambda step: step.scheduled),
     Compared("the references", lambda step: [block.ref_cnt for block in step.frame.blocks]),
