@@ -205,12 +205,23 @@ def _page_of_test(lab: Lab, beginning: str) -> str:
 def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> None:
     """Run the test on the learner's code and play its calls and comparisons, step by step, then its result."""
     result, fixture = _run_test(lab, find_test(lab, beginning))
+    message = result.message or f"{result.test}: {result.state}"
     if fixture is not None:
         if fixture.kvs:
             out.write(f"{LEGEND}\n")
-        play_texts(story_texts(fixture, out), out, keys)
+        texts = story_texts(fixture, out)
+        play_texts(texts, out, keys)
         out.write("\n")
-    out.write(f"{result.message or f'{result.test}: {result.state}'}\n")
+        message = _not_told(message, "\n".join([LEGEND, *texts]))
+    out.write(f"{message}\n")
+
+
+def _not_told(message: str, story: str) -> str:
+    """Return the lines of a message that the story has not shown, and the first."""
+    first, *lines = message.splitlines()
+    labels = ("   calls", "   state")
+    news = [line for line in lines if line.removeprefix(labels[0]).removeprefix(labels[1]).strip() not in story]
+    return "\n".join([first, *(line.partition("     see it: ")[0] for line in news)])
 
 
 def story_texts(fixture: "LabUnderTest", out: TextIO) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.labkit.detective import manager_under_test
 from mini_kv.labkit.detective.manager_under_test import Session
 from mini_kv.labkit.detective.suspects import make_manager
 from mini_kv.labkit.detective.trial import Outcome, run_in
@@ -20,11 +21,8 @@ Prefill = Callable[[KVCacheManager, list[int], str], tuple[Request, int] | None]
 def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
     """Admit a request with its hit, and compute its whole prompt. Return the hit in tokens, too."""
     request = kv.new_request(request_id, token_ids)
-    hit, num_hit_tokens = kv.get_computed_blocks(request)
-    if kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, hit) is None:
-        return None
-    request.num_computed_tokens = request.num_tokens
-    return request, num_hit_tokens
+    num_hit_tokens = manager_under_test.prefill(kv, request)
+    return None if num_hit_tokens is None else (request, num_hit_tokens)
 
 
 def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:

@@ -201,10 +201,13 @@ class ManagerUnderTest:
         self.calls.append(Call(name, request.request_id, tokens, request.num_computed_tokens, tuple(options.items())))
 
 
-def prefill(kv: ManagerUnderTest, request: Request) -> int | None:
-    """Admit the request and compute its whole prompt at once. Return its hit in tokens, or `None` if it is refused."""
+def prefill(kv: Any, request: Request) -> int | None:
+    """Admit the request and compute its whole prompt at once. Return its hit in tokens, or `None` if it is refused.
+
+    `kv` is a `ManagerUnderTest`, or a manager of the engine.
+    """
     blocks, num_hit_tokens = kv.get_computed_blocks(request)
     if kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, blocks) is None:
         return None
     request.num_computed_tokens = request.num_tokens
-    return num_hit_tokens
+    return int(num_hit_tokens)

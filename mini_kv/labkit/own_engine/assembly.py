@@ -92,7 +92,7 @@ def without_nulls(pool: Any) -> Any:
 
         def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
             """Free these blocks as the learner does."""
-            super().free_blocks([block for block in ordered_blocks if not block.is_null])
+            super().free_blocks(block for block in ordered_blocks if not block.is_null)
 
     return WithoutNulls
 

@@ -154,7 +154,7 @@ class DiceHour:
         }
         for blocks in self.windows:
             window = blocks * block_size - dice.randrange(block_size)
-            for number in range(dice.choice((1, 1, 1, 2, 3))):
+            for number in range(dice.choice((1, 1, 2, 3, 3))):
                 layers[f"window {window} {number}"] = SlidingWindowSpec(block_size, sliding_window=window)
         return layers
 
@@ -367,6 +367,8 @@ class DiceRush:
             scheduled=scheduled,
             messages=orders,
             waiting=names_of(list(self.scheduler.waiting)),
+            statuses=[f"{each.status.value}, {each.num_preemptions} preemptions" for each in self.scheduler.waiting],
+            endings={each.request_id: str(each.finish_reason) for each in results},
             num_preemptions=self.scheduler.num_preemptions,
             token_ids={each.request_id: list(each.new_token_ids) for each in results},
         )
@@ -384,7 +386,8 @@ class DiceRush:
         counted = {"queries": stats.queries, "hits": stats.hits, "requests": stats.requests, **(counters or {})}
         counted["usage"] = round(self.kv.usage, 6)
         found = found_by(spans, scheduled)
-        step = Step(number, spans, found, scheduled, frame=frame, counters=counted, **seen)
+        groups = [tuple(group.layer_names) for group in self._config.kv_cache_groups]
+        step = Step(number, spans, found, scheduled, frame=frame, counters=counted, groups=groups, **seen)
         self._made.append(step)
         return step
 

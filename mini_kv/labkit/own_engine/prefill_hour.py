@@ -1,13 +1,13 @@
 """A rush hour without a scheduler: lab-05's `prefill` admits prompts, and requests end at random. Imports no torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mini_kv.core.errors import InvalidTokenError
-from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.labkit.detective import admissions
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.dice_hour import NAMES, DiceHour, DiceRush
 from mini_kv.labkit.own_engine.steps import Step
@@ -48,8 +48,8 @@ class PrefillRush(DiceRush):
         for number in range(1, NUM_STEPS + 1):
             with time_limit(self.limit_s):
                 lines = list(self.end_or_admit(running)) if number > 1 else []  # step 1: no request yet
-                hit_rate = (self.own.hit_rate or cache_hit_rate)(self.kv)
-                ref_counts = self.own.ref_counts or read_ref_counts
+                hit_rate = (self.own.hit_rate or admissions.cache_hit_rate)(self.kv)
+                ref_counts = self.own.ref_counts or admissions.ref_counts
                 lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
             yield self.step_made(
                 number, scheduled=[], messages=lines, waiting=[], num_preemptions=0, counters={"hit rate": hit_rate}
@@ -78,26 +78,4 @@ class PrefillRush(DiceRush):
 
     def admit(self, token_ids: list[int], name: str) -> tuple[Request, int] | None:
         """Admit a prompt as the learner does, or as mini_kv does."""
-        return (self.own.admit or admit)(self.kv, token_ids, name)
-
-
-def admit(kv: KVCacheManager, token_ids: Sequence[int], request_id: str) -> tuple[Request, int] | None:
-    """Admit a request with its hit, and return it with the tokens found, or `None` if there is no room."""
-    request = kv.new_request(request_id, token_ids)
-    hit, num_hit_tokens = kv.get_computed_blocks(request)
-    num_new_tokens = request.num_tokens - num_hit_tokens
-    if kv.allocate_slots(request, num_new_tokens, num_hit_tokens, hit) is None:
-        return None
-    request.num_computed_tokens = request.num_tokens
-    return request, num_hit_tokens
-
-
-def read_ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
-    """Return the reference counts of the request's blocks."""
-    return [block.ref_cnt for block in kv.get_blocks(request.request_id).blocks[0]]
-
-
-def cache_hit_rate(kv: KVCacheManager) -> float:
-    """Return the share of the prompts' tokens that were found."""
-    stats = kv.prefix_cache_stats
-    return stats.hits / stats.queries if stats.queries else 0.0
+        return (self.own.admit or admissions.prefill)(self.kv, token_ids, name)

@@ -39,6 +39,12 @@ class Step:
     """The counters of pool and cache that a user can read."""
     frame: Frame
     """Blocks, block tables and free queue after the step."""
+    groups: list[tuple[str, ...]] = field(default_factory=list)
+    """The layers of each group. Empty in a run with a model."""
+    statuses: list[str] = field(default_factory=list)
+    """The status of each waiting request and its preemptions, as text. Empty in a run with a model."""
+    endings: dict[str, str] = field(default_factory=dict)
+    """The reason why each request of the batch ended, or that it did not. Empty in a run with a model."""
     home: list[str] = field(default_factory=list)
     """The entries of the second home, least recently used first. Empty in a run without one."""
     token_ids: dict[str, list[int]] = field(default_factory=dict)
@@ -140,6 +146,7 @@ class Compared(NamedTuple):
 
 
 COMPARED = (
+    Compared("the groups of layers", lambda step: step.groups),
     Compared("the tokens that were found", lambda step: step.found),
     Compared("the requests that ran", lambda step: step.scheduled),
     Compared("the references", lambda step: [block.ref_cnt for block in step.frame.blocks]),
@@ -148,6 +155,8 @@ COMPARED = (
     Compared("the worker's orders", lambda step: step.messages),
     Compared("the second home", lambda step: step.home),
     Compared("the waiting requests", lambda step: step.waiting),
+    Compared("the status of the waiting requests", lambda step: step.statuses),
+    Compared("the reasons why requests ended", lambda step: step.endings),
     Compared("the number of preemptions", lambda step: step.num_preemptions),
     Compared("the counters", lambda step: step.counters),
     Compared("the tokens", lambda step: step.token_ids),
