@@ -18,6 +18,7 @@ Reading order:
 - `whole` and `pdf`: all chapters on one page, and as a file to print;
 - `homes`: whether the homes in the coverage index teach their ideas;
 - `upstream`: vLLM's names and defaults, which `record_vllm` wrote down;
+- `upgrade`: what another version of vLLM does differently;
 - `course`: the address and the labs, from `book/course.toml`;
 - `leaks`: a check that the site has no solution;
 - `described`, `slim` and `policy`: MkDocs' hooks, for descriptions, small pages, and a policy for scripts.

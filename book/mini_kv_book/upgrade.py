@@ -28,6 +28,8 @@ class Cause:
 
     versions: tuple[str, str]
     part: str
+    whom: str
+    """For whom it matters."""
     title: str
     words: str
     symbol: str
@@ -40,6 +42,7 @@ CAUSES = (
     Cause(
         FROM_32_TO_33,
         "manager",
+        "Tools that read reference counts",
         "The null block keeps its reference count",
         "A table of a window, a chunk or a state has the null block where nothing is kept. When 0.32 freed such a "
         "table, it subtracted a reference from the null block for each of these entries, so the count became "
@@ -50,6 +53,7 @@ CAUSES = (
     Cause(
         FROM_32_TO_33,
         "scheduler",
+        "Speculative decoding",
         "A block that accepted drafts fill is cached in the same step",
         "Accepted drafts may fill a block. 0.32 cached it when the request got its next slots. A request that ended in "
         "this step never did, so its last full block was not cached. 0.33 caches it as soon as the results are back. A "
@@ -60,6 +64,7 @@ CAUSES = (
     Cause(
         FROM_32_TO_33,
         "scheduler",
+        "The policy `priority`",
         "A request that preempts itself does not end the step",
         "With the policy `priority`, the running request of the lowest priority gives way, even if it is the one "
         "that needs a block. 0.32 then planned nothing more in this step. 0.33 goes on with the requests after it. "
@@ -70,6 +75,7 @@ CAUSES = (
     Cause(
         FROM_32_TO_33,
         "scheduler",
+        "Models with states (Mamba and others) and prefix caching",
         "A cached state delays no other request",
         "A request waits for the next step if it hits a state that was cached in this step. 0.32 cached the state at "
         "the end of a prompt again although it was cached already, so every other request that hit it waited. 0.33 "
@@ -80,6 +86,7 @@ CAUSES = (
     Cause(
         FROM_32_TO_33,
         "planning",
+        "Qwen3.5 and Qwen3-Next",
         "States of gated delta nets can be kept in mid-prefill",
         "In 0.33 the default prefill kernel of these layers, FlashInfer's, can write the state out at a multiple of 64 "
         "tokens. Blocks get a multiple of 64 tokens, so that such a state ends a block. Each group of states has one "
@@ -101,10 +108,10 @@ def changes() -> dict[str, Any]:
 def found_in(part: str) -> tuple[Difference, ...]:
     """Return the scenarios of a part that differ."""
     held: dict[str, Any] = json.loads(RECORDINGS[part].read_text(encoding="utf-8"))
-    other = changes()[part]["changes"]
+    changed = changes()[part]["changes"]
     if part == "planning":
-        return tuple(differing_plans(held, other))
-    return tuple(differences(held["scenarios"], with_changes(held["scenarios"], other)))
+        return tuple(differing_plans(held, changed))
+    return tuple(differences(held["scenarios"], with_changes(held["scenarios"], changed)))
 
 
 def by_cause(part: str) -> dict[Cause | None, list[Difference]]:
@@ -121,6 +128,11 @@ def versions() -> tuple[str, str]:
     return changes()["old"], changes()["new"]
 
 
+def other() -> str:
+    """Return the version that is not the held one, as it is spoken."""
+    return short(next(version for version in versions() if version != changes()["held"]))
+
+
 def short(version: str) -> str:
     """Return the version as it is spoken.
 
@@ -134,6 +146,7 @@ def as_markdown(what: str) -> str:
     """Return one of the page's tables. Raises `KeyError` for an unknown one."""
     tables: Mapping[str, Callable[[], Iterator[str]]] = {
         "summary": summary,
+        "short": in_short,
         "manager": lambda: behaviour("manager"),
         "scheduler": lambda: behaviour("scheduler"),
         "planning": plans,
@@ -146,8 +159,7 @@ def as_markdown(what: str) -> str:
 def summary() -> Iterator[str]:
     """Yield a row per part: how much was played on both versions, and how much differs."""
     old, new = map(short, versions())
-    other = next(version for version in versions() if version != changes()["held"])
-    yield f"| part | played on {old} and {new} | equal | differ | not in {short(other)} |"
+    yield f"| part | played on {old} and {new} | equal | differ | not in {other()} |"
     yield "|---|---:|---:|---:|---:|"
     for part, unit in (("manager", "scenarios"), ("scheduler", "scenarios"), ("planning", "plans")):
         found = changes()[part]
@@ -159,6 +171,15 @@ def summary() -> Iterator[str]:
         yield f"| {part} | {compared} {unit} | {counts} |"
 
 
+def in_short() -> Iterator[str]:
+    """Yield for whom something changed, and what."""
+    yield "| if you use | this changed |"
+    yield "|---|---|"
+    for part in RECORDINGS:
+        for cause in by_cause(part):
+            yield f"| {cause.whom} | {cause.title} |" if cause else f"| | No cause is known: {part} |"
+
+
 def behaviour(part: str) -> Iterator[str]:
     """Yield a section per cause, with an example, and what could not be played."""
     if not found_in(part):
@@ -166,7 +187,7 @@ def behaviour(part: str) -> Iterator[str]:
     for cause, group in by_cause(part).items():
         yield from of_cause(cause, group)
     for reason, left_out in reasons(changes()[part]["left_out"]).items():
-        yield f"Not played: {counted(left_out, 'scenario')}, because `{reason}`."
+        yield f"Not played by {other()}: {counted(left_out, 'scenario')}, because `{reason}`."
         yield ""
 
 
@@ -244,7 +265,7 @@ def plans() -> Iterator[str]:
             yield f"| {difference.scenario} | {' | '.join(shown)} | {in_code(others)} |"
         yield ""
     for reason, left_out in reasons(changes()["planning"]["left_out"]).items():
-        yield f"Not planned: {', '.join(left_out)}, because of `{reason}`."
+        yield f"Not planned by {other()}: {', '.join(left_out)}, because of `{reason}`."
         yield ""
 
 
@@ -262,8 +283,8 @@ def change_of(difference: Difference, key: str) -> str:
 
 def in_order(held_and_other: tuple[str, str]) -> tuple[str, str]:
     """Return the value of the older version, then that of the newer one."""
-    held, other = held_and_other
-    return (other, held) if changes()["held"] == changes()["new"] else (held, other)
+    of_held, of_other = held_and_other
+    return (of_other, of_held) if changes()["held"] == changes()["new"] else (of_held, of_other)
 
 
 def settings() -> Iterator[str]:

@@ -226,6 +226,7 @@ def test_the_page_names_both_versions_and_the_command() -> None:
     assert page.startswith(f"# From vLLM {upgrade.short(old)} to {upgrade.short(new)}: what changed for you\n")
     assert f"make upstream VERSION={old}\n" in page
     assert re.findall(r"<!-- table upgrade (\w+) -->", page) == [
+        "short",
         "summary",
         "manager",
         "scheduler",

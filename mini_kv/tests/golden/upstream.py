@@ -49,7 +49,7 @@ def install(version: str, venv: Path) -> Path:
     python = venv / "bin" / "python"
     if not (venv / ".ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
-        pip = (str(python), "-m", "pip", "install", "-q")
+        pip = (str(python), "-m", "pip", "install", "-q", "--no-warn-conflicts")
         subprocess.run([*pip, *TORCH_FOR_CPU], stderr=subprocess.DEVNULL, check=False)
         for arguments in INSTALLED:
             subprocess.run([*pip, *(argument.format(version=version) for argument in arguments)], check=True)
