@@ -8,5 +8,6 @@ engine), `attend` (the parts with tensors), `trial` (runs the engine, with a tim
 part), `command` (table, text, verdict), `served` (for `mini-kv serve`).
 
 For `mini-kv finale`: `steps` (a step, and the first one that differs), `dice_hour` and `prefill_hour` (rush hours
-without a model), `visits` and `rush_hour` (with one), `finale` (the acts).
+without a model), `home_parts` and `home_hour` (with a second home for blocks), `visits` and `rush_hour` (with a model),
+`finale` (the acts), `detection` (which wrong versions of the labs the acts find).
 """
