@@ -156,7 +156,7 @@ class DiceHour:
             window = blocks * block_size - dice.randrange(block_size)
             for number in range(dice.choice((1, 1, 2, 3, 3))):
                 layers[f"window {window} {number}"] = SlidingWindowSpec(block_size, sliding_window=window)
-        return layers
+        return dict(reversed(layers.items())) if dice.random() < 0.5 else layers
 
 
 @dataclass(frozen=True)
