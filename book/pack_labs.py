@@ -22,6 +22,8 @@ PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
 _OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")
 _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
 """Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
+_OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
+"""Modules that the page "The finale" imports for lab-14."""
 MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
@@ -39,7 +41,9 @@ def course() -> Files:
     paths += [path for path in (_REPO / "mini_kv/traces").rglob("*.py") if path.parent.name != "commands"]
     paths += [_REPO / f"mini_kv/traces/commands/{name}.py" for name in ("__init__", "why_command")]
     paths += _REPO.glob("mini_kv/traces/session-*.jsonl")
-    paths += [_REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *(f"engine/{name}" for name in _OF_ENGINE))]
+    paths += [
+        _REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *_OF_FINALE, *(f"engine/{name}" for name in _OF_ENGINE))
+    ]
     paths += [_REPO / f"mini_kv/engine/{model}/{name}.json" for model in MODELS for name in ("config", "tokenizer")]
     paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
     paths += _REPO.glob("mini_kv/events/*.json")
