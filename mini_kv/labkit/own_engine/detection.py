@@ -1,6 +1,6 @@
 """Measures the finale: it plays the wrong versions of the labs, and counts those that it detects.
 
-    python -m mini_kv.labkit.own_engine.detection                  all labs, about half an hour
+    python -m mini_kv.labkit.own_engine.detection                  all labs, which takes long
     python -m mini_kv.labkit.own_engine.detection lab-05 lab-06    these labs
     python -m mini_kv.labkit.own_engine.detection --hours 6        fewer hours of each act on dice: quicker
 
