@@ -17,8 +17,8 @@ from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.prefill_hour import PrefillHour
 from mini_kv.labkit.own_engine.steps import Act, Difference, Hour, Step
 
-NUM_HOURS = 60
-"""Hours of an act on dice. Each takes a twentieth of a second."""
+NUM_HOURS = 30
+"""Hours of an act on dice. Each takes about a tenth of a second, so that all acts end within a minute."""
 WINDOWS = ((2,), (1, 3), (4, 2), (5, 1))
 """Windows of the models in the act with windows, in blocks."""
 
