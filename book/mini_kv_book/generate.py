@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 from mini_kv import _HOMES
+from mini_kv.labkit.lab import place_of
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
@@ -40,7 +41,7 @@ def modules() -> list[str]:
 
 def labs() -> list[str]:
     """Return the labs."""
-    return sorted(path.parent.name for path in (ROOT / "labs").glob("lab-*/lab.toml"))
+    return sorted((path.parent.name for path in (ROOT / "labs").glob("lab-*/lab.toml")), key=place_of)
 
 
 def chapters() -> dict[str, dict[str, str]]:

@@ -84,7 +84,7 @@ def test_lanes_of_right_and_of_wrong_kernels(tmp_path: Path, torch):
     assert picture in told
     load_mutant("no-other", tmp_path)
     told = play("story", "10-ladder", "test_6", "--plain", LAB_IMPL=str(tmp_path / "mutant.py"))
-    assert "   program (0,) reads  scores  ooooo...\n   program (0,) writes out     ooooo...\n" in told
+    assert "program (0,) reads  scores  ooooo...\nprogram (0,) writes out     ooooo...\n" in told
     assert "got       [nan, nan, nan, nan, nan]" in told
 
 
