@@ -28,20 +28,13 @@ from mini_kv.core.errors import (
     UnknownRequestError,
 )
 from mini_kv.core.invariants import check_invariants
-from mini_kv.core.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheSpec,
-    MambaSpec,
-    SlidingWindowSpec,
-)
+from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
+from mini_kv.verify.adapters.specs import spec_of
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""
@@ -97,7 +90,7 @@ class Config:
         **options: Any,
     ) -> KVCacheManager:
         """Return a new cache; the options are the manager's. The reference knows no retention and no drafter."""
-        specs = [spec_of(group) for group in self.all_groups()]
+        specs = [spec_of(asdict(group)) for group in self.all_groups()]
         groups = tuple(
             KVCacheGroupSpec((f"group {i}",), spec, is_eagle_group=i in drafter_groups) for i, spec in enumerate(specs)
         )
@@ -112,19 +105,6 @@ class Config:
     def make_world(self) -> "World":
         """Return both, with nothing in them."""
         return World(self)
-
-
-def spec_of(group: Group) -> KVCacheSpec:
-    """Return the engine's word for a group of the reference."""
-    match group.kind:
-        case "window":
-            return SlidingWindowSpec(group.block_size, sliding_window=group.reach)
-        case "chunks":
-            return ChunkedLocalAttentionSpec(group.block_size, attention_chunk_size=group.reach)
-        case "state":
-            return MambaSpec(group.block_size, shapes=((1,),), dtypes_bytes=(2,))
-        case _:
-            return FullAttentionSpec(group.block_size)
 
 
 CONFIGS = (

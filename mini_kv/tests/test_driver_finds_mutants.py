@@ -233,7 +233,7 @@ def test_the_recorded_scenarios_find_it_through_a_pipe(mutant: Mutant, tmp_path:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.idea.replace(" ", "-") for mutant in MUTANTS])
 def test_the_driver_finds(mutant: Mutant, tmp_path: Path) -> None:
     """Within 100,000 operations over the caches of the driver's own test; in fact within a few thousand."""
-    copy_with(mutant, tmp_path, ("core",), COPIED)
+    copy_with(mutant, tmp_path, ("core", "verify"), COPIED)
 
     run = subprocess.run(
         [sys.executable, "-B", "-m", "mini_kv.tests.random_driver", "--all", "--shrink-s", "0"],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mini_kv_book import conformance
 
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.tests.golden.generate_scheduler import generated
 from mini_kv.tests.golden.strict import differences
@@ -35,8 +36,9 @@ RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
 class DebugAdapter(SchedulerAdapter):
     """Checks the ledger of invariants after every call of the manager."""
 
-    def wrapped(self, manager: Any) -> Any:
-        return DebugKVCacheManager(manager)
+    def make_scheduler(self, settings: dict[str, Any]) -> Any:
+        scheduler = super().make_scheduler(settings)
+        return Scheduler(DebugKVCacheManager(scheduler.kv_cache_manager), scheduler.config)
 
 
 def recorded_changes(scenario: Scenario) -> list[State]:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.tests.test_driver_finds_mutants import AS_VLLM_DOES, MUTANTS, OUT_OF_REACH
 from mini_kv.verify import adapters, manager, scheduler
 from mini_kv.verify.adapter import Adapter, NotBuiltError
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
@@ -117,6 +119,9 @@ SMALL_ENGINE_FAULTS = {
 }
 
 
+SMALL_ENGINE = ("small_engine.mjs", "small_engine_adapter.mjs")
+
+
 def small_engine(folder: Path, right: str = "", wrong: str = "") -> list[str]:
     """Return the command of the engine in JavaScript, with one piece of its text replaced."""
     source = (ADAPTERS / "small_engine.mjs").read_text(encoding="utf-8")
@@ -182,6 +187,33 @@ def test_what_a_program_does_not_show_is_not_compared() -> None:
     scenarios = [scenario for scenario in SCENARIOS if topic_of(scenario) == "lookup"]
     verdicts = [outcome.verdict for outcome in played(Shows("free"), scenarios)]
     assert verdicts == [outcome.verdict for outcome in played(ManagerAdapter(), scenarios)]
+
+
+def test_the_report_says_what_was_not_compared() -> None:
+    lines = list(report(played(Shows("tables", "free"), [recorded("cold, whole blocks")])))
+    not_shown = "references, block hashes, the index, usage, counters"
+    assert lines[-1] == f"  not compared, because the program does not show it: {not_shown}"
+    assert not any(
+        "not compared" in line for line in report(played(ManagerAdapter(), [recorded("cold, whole blocks")]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("later", "problem"),
+    [
+        ('{"result": {}}', "the reply has no `free`, which the reply to `start` has"),
+        ('{"result": {}, "free": [1], "refs": [0]}', "the reply has `refs`, which the reply to `start` does not have"),
+    ],
+)
+def test_a_program_shows_the_same_after_every_call(later: str, problem: str, tmp_path: Path) -> None:
+    """Else what it leaves out would be compared in some calls and not in others, and nobody would know."""
+    text = f"""
+input(); print('{{"result": {{}}, "free": [1]}}', flush=True)
+input(); print('{later}', flush=True)
+"""
+    with Piped(program_of(tmp_path, text)) as program:
+        outcome = play(recorded("cold, whole blocks"), program)
+    assert (outcome.reason, outcome.num_equal) == (problem, 0)
 
 
 def test_a_program_that_shows_only_hits_is_still_found_wrong() -> None:
@@ -304,6 +336,17 @@ for line in sys.stdin:
     ]
 
 
+def test_a_program_behind_a_script_ends_with_it(tmp_path: Path) -> None:
+    """As with `uv run`: what was started is another process, which holds the pipe open."""
+    command = program_of(tmp_path, "import time; print('{}', flush=True); time.sleep(60)")
+    script = f"import subprocess; subprocess.run({command!r})"
+    start = time.monotonic()
+    with Piped([sys.executable, "-c", script]) as program:
+        outcome = play(recorded("cold, whole blocks"), program)
+    assert outcome.reason == "the reply has no `result`: {}"
+    assert time.monotonic() - start < 30
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -398,6 +441,7 @@ def test_the_list_and_the_lines_for_a_build_server(capsys: pytest.CaptureFixture
         "at": "",
         "vllm": None,
         "program": None,
+        "not_compared": [],
     }
 
 
@@ -410,6 +454,18 @@ def test_a_place_is_a_scenario_and_a_call() -> None:
 # The page -------------------------------------------------------------------------------------------------------------
 
 PAGE = (ROOT / "book/docs/reference/verify.md").read_text(encoding="utf-8")
+
+
+def test_the_figures_of_the_page_are_counted() -> None:
+    lines = {name: len((ADAPTERS / name).read_text(encoding="utf-8").splitlines()) for name in SMALL_ENGINE}
+    assert f"a cache in {lines['small_engine.mjs']} lines of JavaScript" in PAGE
+    assert f"an adapter in {lines['small_engine_adapter.mjs']}." in PAGE
+    assert f"has {len(KNOWN_FAULTS)} faulty managers" in PAGE
+    num_found = len(MUTANTS) - len(AS_VLLM_DOES) - len(OUT_OF_REACH)
+    words = " ".join(PAGE.split())
+    assert f"Of {len(MUTANTS)} faults put into mini_kv's own core, {num_found} are found through the pipe" in words
+    assert f"{len(AS_VLLM_DOES)} do what vLLM does" in words
+    assert f"{len(OUT_OF_REACH)} are not found" in words
 
 
 def test_the_page_describes_every_call_and_every_member() -> None:
@@ -478,8 +534,8 @@ def test_a_step_with_an_unknown_request() -> None:
 
 def test_an_unknown_result_is_said() -> None:
     with pytest.raises(ProgramError, match=r"the reply has `result\.hits`, which is no member"):
-        check_reply({"result": {"hits": 3}})
+        check_reply({"result": {"hits": 3}}, "lookup")
     with pytest.raises(
         ProgramError, match=r"`result\.steps` is .*, it must be a list of objects with request, computed"
     ):
-        check_reply({"result": {"steps": [{"request": "A"}]}})
+        check_reply({"result": {"steps": [{"request": "A"}]}}, "schedule")

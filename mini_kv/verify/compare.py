@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mini_kv.verify import manager, scheduler
@@ -31,7 +32,7 @@ class Part(NamedTuple):
     name: str
     make_player: Callable[[Program, dict[str, Any]], Player]
     load_scenarios: Callable[[], list[Scenario]]
-    recording: Any
+    recording: Path
 
 
 PARTS = (
@@ -91,6 +92,8 @@ class Outcome:
     """vLLM's state after the call that differs."""
     got: State | None = None
     """The program's state after that call."""
+    not_shown: tuple[str, ...] = ()
+    """The fields that the program does not show, so that they are not compared."""
 
     @property
     def call(self) -> Call:
@@ -119,12 +122,14 @@ def play(recorded: Recorded, program: Program) -> Outcome:
                 return Outcome(recorded, Verdict.SKIPPED, num_equal, num_listed, player.skipped)
             if not agrees(got, theirs):
                 if not agrees(got, listed_state(call, theirs, before)):
-                    return Outcome(recorded, Verdict.DIFFERS, num_equal, num_listed, "", theirs, got)
+                    not_shown = tuple(theirs.keys() - got.keys())
+                    return Outcome(recorded, Verdict.DIFFERS, num_equal, num_listed, "", theirs, got, not_shown)
                 num_listed += 1
             num_equal += 1
     except ProgramError as error:
         return Outcome(recorded, Verdict.DIFFERS, num_equal, num_listed, str(error))
-    return Outcome(recorded, Verdict.LISTED if num_listed else Verdict.EQUAL, num_equal, num_listed)
+    verdict = Verdict.LISTED if num_listed else Verdict.EQUAL
+    return Outcome(recorded, verdict, num_equal, num_listed, not_shown=tuple(theirs.keys() - got.keys()))
 
 
 def listed_state(call: Call, theirs: State, before: State) -> State:
@@ -147,24 +152,24 @@ def matches(field: str, wanted: str, got: str) -> bool:
     return got == wanted
 
 
-TOPICS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "lookup": {"manager": ("cold and warm", "hit cap", "same step")},
-    "eviction": {"manager": ("free order", "duplicates", "eviction and reset")},
-    "growth": {"manager": ("growth", "exact pools", "lookahead and drafts", "preemption", "admission", "statistics")},
-    "namespaces": {"manager": ("namespaces",)},
-    "hybrid": {"manager": ("windows", "chunks", "states", "sizes", "drafter")},
-    "random": {"manager": ("random",)},
-    "misuse": {"manager": ("different on purpose",)},
-    "steps": {"scheduler": ("steps", "never", "room", "hits", "chunking off", "thresholds")},
-    "preemption": {"scheduler": ("preemption", "priority", "aborts")},
-    "drafts": {"scheduler": ("lookahead", "drafts")},
-    "hybrid-steps": {"scheduler": ("groups", "states", "retention")},
-    "random-steps": {"scheduler": ("random",)},
+TOPICS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "lookup": ("manager", ("cold and warm", "hit cap", "same step")),
+    "eviction": ("manager", ("free order", "duplicates", "eviction and reset")),
+    "growth": ("manager", ("growth", "exact pools", "lookahead and drafts", "preemption", "admission", "statistics")),
+    "namespaces": ("manager", ("namespaces",)),
+    "hybrid": ("manager", ("windows", "chunks", "states", "sizes", "drafter")),
+    "random": ("manager", ("random",)),
+    "misuse": ("manager", ("different on purpose",)),
+    "steps": ("scheduler", ("steps", "never", "room", "hits", "chunking off", "thresholds")),
+    "preemption": ("scheduler", ("preemption", "priority", "aborts")),
+    "drafts": ("scheduler", ("lookahead", "drafts")),
+    "hybrid-steps": ("scheduler", ("groups", "states", "retention")),
+    "random-steps": ("scheduler", ("random",)),
 }
-"""The topics of `--only`, with the groups of scenarios that each has."""
+"""The topics of `--only`: the part, and its groups of scenarios."""
 
 
 def topic_of(recorded: Recorded) -> str:
     """Return the topic of a scenario."""
-    part, group = recorded.part.name, recorded.scenario.group
-    return next(topic for topic, groups in TOPICS.items() if group in groups.get(part, ()))
+    name, group = recorded.part.name, recorded.scenario.group
+    return next(topic for topic, (part, groups) in TOPICS.items() if part == name and group in groups)

@@ -1,8 +1,11 @@
 """Programs that answer the calls of scenarios: what they are asked, and what their replies must look like."""
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from io import BufferedReader
 from queue import Empty, Queue
 from tempfile import TemporaryFile
@@ -14,6 +17,8 @@ VERSION = 1
 """Version of the protocol. `start` carries it."""
 TIMEOUT_S = 10.0
 """Seconds that a program has for a reply."""
+PATIENCE_S = 1.0
+"""Seconds that a program has to end, before it is killed."""
 
 Message = dict[str, Any]
 
@@ -73,7 +78,7 @@ NEEDED: Mapping[str, Sequence[str]] = {
 """The members that the result of a call must have."""
 
 
-def check_reply(reply: Any, call: str = "") -> None:
+def check_reply(reply: Any, call: str) -> None:
     """Raise `ProgramError` for a member that is unknown, missing, or has the wrong type."""
     if not isinstance(reply, dict):
         raise ProgramError(f"the reply is no JSON object: {_shortened(reply)}")
@@ -176,9 +181,16 @@ class Piped:
         self._errors = TemporaryFile()  # noqa: SIM115  closed with the process
         self._lines: Queue[bytes] = Queue()
         """What the program has printed. An empty line marks the end: even an empty line of a program has a newline."""
+        self._shown: set[str] = set()
+        """The members of the last reply to `start`."""
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,  # so that what it starts can be ended with it
             )
         except OSError as error:
             self._errors.close()
@@ -198,13 +210,22 @@ class Piped:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
+        """End the process, and those that it has started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._end()
+        self._reader.join(PATIENCE_S)  # only where there are no groups of processes can a pipe still be open
         self._errors.close()
+
+    def _end(self) -> int:
+        """Kill the process if it does not end by itself, and those that it has started. Return its status."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE_S)
+        self._process.kill()
+        if os.name == "posix":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
 
     def answer(self, message: Message) -> Message:
         """Send the message and return the reply. Raises `ProgramError` if there is none, or none that can be read."""
@@ -224,7 +245,18 @@ class Piped:
         except ValueError:
             raise ProgramError(f"the reply is not JSON: {_shortened(text)}") from None
         check_reply(reply, message["call"])
+        self._check_shown(reply, message["call"])
         return reply
+
+    def _check_shown(self, reply: Message, call: str) -> None:
+        """Raise `ProgramError` for a reply that shows less or more than the reply to `start`."""
+        if "skip" in reply:
+            return
+        if call == "start":
+            self._shown = {*reply}
+        for name in sorted(self._shown ^ {*reply}):
+            one, other = ("has no", "has") if name in self._shown else ("has", "does not have")
+            raise ProgramError(f"the reply {one} `{name}`, which the reply to `start` {other}")
 
     def _next_line(self) -> str:
         """Return the next line of the program's standard output."""
@@ -238,8 +270,7 @@ class Piped:
         return line.decode(errors="replace").rstrip()
 
     def _ended(self) -> ProgramError:
-        self._process.kill()  # it may have closed its pipes and go on
-        status = self._process.wait()
+        status = self._end()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
         told = "".join(f"\n    {line}" for line in said)

@@ -81,6 +81,10 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     reasons = [outcome.reason for outcome in outcomes if outcome.verdict is Verdict.SKIPPED]
     for reason in dict.fromkeys(reasons):
         yield f"  skipped {reasons.count(reason)}: {reason}"
+    hidden = {field for outcome in outcomes for field in outcome.not_shown}
+    if hidden:
+        labels = [label for field, label in LABELS.items() if field in hidden]
+        yield f"  not compared, because the program does not show it: {', '.join(labels)}"
 
 
 def _row(topic: str, outcomes: Sequence[Outcome], columns: Sequence[Verdict]) -> str:

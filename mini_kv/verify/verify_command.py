@@ -116,4 +116,5 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         "at": place(outcome) if differs else "",
         "vllm": outcome.wanted,
         "program": outcome.got,
+        "not_compared": sorted(outcome.not_shown),
     }

@@ -37,22 +37,9 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
 from mini_kv.tests.golden.versions import playable
 from mini_kv.verify import scheduler
-from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
+from mini_kv.verify.adapters.mini_kv_scheduler import LIMITS, SchedulerAdapter
 
 COMMAND = "python -m mini_kv.tests.golden.record_scheduler"
-
-
-LIMITS = (
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_model_len",
-    "enable_chunked_prefill",
-    "long_prefill_token_threshold",
-    "scheduler_reserve_full_isl",
-    "policy",
-    "watermark",
-)
-"""Settings that are options of vLLM's `SchedulerConfig` by the same name."""
 
 
 def vllm_config_of(settings: dict[str, Any]) -> Any:
@@ -61,7 +48,7 @@ def vllm_config_of(settings: dict[str, Any]) -> Any:
     config = VllmConfig(
         device_config=DeviceConfig("cpu"),
         scheduler_config=SchedulerConfig(
-            **{name: settings[name] for name in LIMITS},
+            **{name: settings[name] for name in (*LIMITS, "policy", "watermark")},
             is_encoder_decoder=False,
             async_scheduling=False,
         ),

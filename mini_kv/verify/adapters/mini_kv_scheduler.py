@@ -18,9 +18,8 @@ LIMITS = (
     "enable_chunked_prefill",
     "long_prefill_token_threshold",
     "scheduler_reserve_full_isl",
-    "num_lookahead_tokens",
 )
-"""Settings that are options of `SchedulerConfig` by the same name."""
+"""Settings that are options of `SchedulerConfig` by the same name, in vLLM and in mini_kv."""
 
 
 class SchedulerAdapter(Adapter):
@@ -38,7 +37,11 @@ class SchedulerAdapter(Adapter):
     def make_scheduler(self, settings: dict[str, Any]) -> Any:
         """Return a scheduler with these settings."""
         limits = {name: settings[name] for name in LIMITS}
-        config = SchedulerConfig(**limits, policy=SchedulingPolicy(settings["policy"]))
+        config = SchedulerConfig(
+            **limits,
+            num_lookahead_tokens=settings["num_lookahead_tokens"],
+            policy=SchedulingPolicy(settings["policy"]),
+        )
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec_of(g)) for i, g in enumerate(settings["groups"]))
         manager = KVCacheManager(
             KVCacheConfig(settings["num_blocks"], groups, settings["retention_interval"]),
@@ -46,11 +49,7 @@ class SchedulerAdapter(Adapter):
             max_in_flight_tokens=config.max_num_batched_tokens + config.num_lookahead_tokens,
             watermark=settings["watermark"],
         )
-        return Scheduler(self.wrapped(manager), config)
-
-    def wrapped(self, manager: KVCacheManager) -> Any:
-        """Return the manager that the scheduler gets."""
-        return manager
+        return Scheduler(manager, config)
 
     def do_add(self, message: dict[str, Any]) -> None:
         """Add a request."""
