@@ -98,9 +98,10 @@ def model_scenes(seed: int) -> list[Scene]:
     from mini_kv.labkit.own_engine.rush_hour import ModelHour
 
     hour = ModelHour(seed)
-    with_windows, forks, few = (
+    with_windows, forks, large, few = (
         replace(hour, windows=True, num_blocks=106),
         replace(hour, forks=True),
+        replace(hour, large_scores=True, num_visits=12),
         replace(hour, num_visits=6),
     )
     without = (*KERNELS, *ON_DICE)
@@ -108,6 +109,7 @@ def model_scenes(seed: int) -> list[Scene]:
         _with_model("A model", hour, "one group", without, hour.others()),
         _with_model("A model with windows", with_windows, "windows", (*without, "scheduler")),
         _with_model("Several answers to one prompt", forks, "one group", (*without, "slots", "scheduler")),
+        _with_model("A model with large scores", large, "one group", without),
         _with_model("Six requests on your kernels", few, "one group", ON_DICE),
     ]
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from mini_kv.core.sched.config import SchedulerConfig
-from mini_kv.engine.checkpoint import tiny_folder
+from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
-from mini_kv.engine.llm import load
 from mini_kv.engine.llm_engine import LLMEngine
+from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.output_processor import DeltaOutput, sample_name
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.labkit.learner_parts import OwnParts
@@ -27,6 +28,8 @@ from mini_kv.labkit.time_limit import time_limit
 from mini_kv.serve.live_story import LiveStory
 from mini_kv.viz.story_json import scheduled_tokens
 
+LARGER_BY = 8
+"""Factor of the queries in an hour with large scores. The exponential of such a score is more than a float32 can hold."""
 LONGEST = 234
 """Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""
 
@@ -40,6 +43,8 @@ class ModelHour:
     """Whether two of three layers of the model have a window."""
     forks: bool = False
     """Whether two of the requests have several samples."""
+    large_scores: bool = False
+    """Whether the scores of attention are so large that a softmax must subtract their maximum."""
     num_visits: int | None = None
     """Keep only the first requests. `None`: all."""
     enable_caching: bool = True
@@ -78,6 +83,14 @@ class ModelHour:
         return visits(self.seed, forks=self.forks)[: self.num_visits]
 
 
+def _enlarge_scores(model: TinyLlama) -> None:
+    """Make the queries of this model longer."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj" in name:
+                weight *= LARGER_BY
+
+
 class Arrived(NamedTuple):
     """A request, as the story needs it."""
 
@@ -92,7 +105,9 @@ class ModelRush:
         """Build the engine. `limit_s`: the seconds within which it must be built, and within which it makes a step."""
         self.hour, self.limit_s = hour, limit_s
         self.live = LiveStory(partial(make_manager, own), record=True)
-        model, tokenizer = load(tiny_folder(windows=hour.windows))
+        model, tokenizer = load_model(tiny_folder(windows=hour.windows))
+        if hour.large_scores:
+            _enlarge_scores(model)
         parts = {**seams(own, on_logits=self._note), "make_manager": self.live.make_manager}
         with time_limit(limit_s):
             self.engine = LLMEngine(model, tokenizer, hour.config, **parts)

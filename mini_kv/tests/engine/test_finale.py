@@ -106,14 +106,14 @@ def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
     told = capsys.readouterr().out
     assert re.findall(r"Act (\d+)\. .*: (\d+) parts", told) == [
         *(("1", "13"), ("2", "11"), ("3", "12"), ("4", "10"), ("5", "9"), ("6", "18")),
-        *(("7", "15"), ("8", "16"), ("9", "13"), ("10", "15")),
+        *(("7", "15"), ("8", "16"), ("9", "13"), ("10", "15"), ("11", "15")),
     ]
     assert told.count("the same cache, batches and tokens as mini_kv's.") == 6
-    assert told.count("the same cache, batches, words and logits as mini_kv's.") == 4
+    assert told.count("the same cache, batches, words and logits as mini_kv's.") == 5
     rows = dict(re.findall(r"^(\w[\w ]*?) +\d+ +(\d+) +\d+ +\d+ +\d+$", told, re.MULTILINE))
     assert list(rows) == ["yours", "no prefix caching", "a row per request", "one at a time"]
     assert int(rows["yours"]) * 2 < int(rows["no prefix caching"])
-    assert told.endswith(f"\nAll 10 acts are right.\nopen {film} in a browser\n")
+    assert told.endswith(f"\nAll 11 acts are right.\nopen {film} in a browser\n")
     assert "The rush hour of seed 0" in film.read_text(encoding="utf-8")
 
 
@@ -149,7 +149,7 @@ def test_other_right_ways_make_the_same_steps(lab_id, tmp_path):
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_the_solutions_with_their_kernels_pass_all_acts(capsys):
     assert main(["finale", "--labs", "solution", "--hours", "1"]) == 0
-    assert "Act 10. Six requests on your kernels: 17 parts" in capsys.readouterr().out
+    assert "Act 11. Six requests on your kernels: 17 parts" in capsys.readouterr().out
 
 
 # Wrong parts.
@@ -259,6 +259,18 @@ def test_wrong_versions_are_detected_and_their_lab_is_named(lab_id, tmp_path):
     for name in SAMPLE[lab_id]:
         told = until_the_first_fault(folder_with(tmp_path, lab_id, mutants[name].apply(solution(lab_id))))
         assert re.search(rf"^(With|  lab)[^\n]*{lab_id}[^\n]*:\d+$", told, re.MULTILINE), f"{name}\n{told}"
+
+
+def test_a_softmax_without_its_maximum_is_wrong_only_where_scores_are_large(tmp_path):
+    lab = next(lab for lab in LABS if lab.lab_id == "lab-09")
+    wrong = next(mutant for mutant in load_mutants(lab) if mutant.id == "no-maximum").apply(solution("lab-09"))
+    (tmp_path / "lab-09.py").write_text(wrong, encoding="utf-8")
+    scenes = [scene for scene in model_scenes(0) if scene.title in ("A model", "A model with large scores")]
+    finale = Finale(str(tmp_path), LABS, scenes)
+    told = "\n".join(finale.lines())
+    assert (finale.num_played, finale.num_equal) == (2, 1)
+    assert "the same cache, batches, words and logits as mini_kv's." in told.partition("Act 2.")[0]
+    assert re.search(r"With all of lab-09 from mini_kv the run is right|With lab-09 ", told)
 
 
 # The command.
