@@ -343,6 +343,18 @@ def test_manager_25_is_caught(lab: LabUnderTest) -> None:
     catches(lab, 25)
 
 
+@points(
+    1,
+    "check_identity",
+    stage="adversary",
+    after="test_6_check_identity_accuses_no_correct_manager",
+    why="the manager breaks one sentence of the contract, under Identity",
+)
+def test_manager_26_is_caught(lab: LabUnderTest) -> None:
+    """The check raises an AssertionError on manager 26."""
+    catches(lab, 26)
+
+
 # The property -------------------------------------------------------------------------------------------------------
 
 

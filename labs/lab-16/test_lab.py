@@ -304,12 +304,14 @@ def test_no_file_is_made_of_two(lab: LabUnderTest) -> None:
     one = call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"12345678")
     two = call_checked(lab, "seal_block", SECRET, OTHER_KEY, LAYOUT, b"abcdefgh")
     made = [two[:cut] + one[cut:] for cut in range(len(one) + 1)]
-    accepted = []
+    accepted: list[object] = []
     for key in (KEY, OTHER_KEY):
-        results = [opened(lab, io.BytesIO(file), SECRET, key, LAYOUT) for file in made if file not in (one, two)]
-        accepted += [result for result in results if result is not None]
+        for file in made:
+            result = opened(lab, io.BytesIO(file), SECRET, key, LAYOUT) if file not in (one, two) else None
+            if result is not None and result not in accepted:  # once, because how many depends on the format
+                accepted.append(result)
     why = "the header was right and the payload was whole, but the code did not tie one to the other"
-    lab.expect("payloads that were accepted", [], accepted, why)
+    lab.expect("payloads of files made of two that were accepted", [], accepted, why)
 
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")

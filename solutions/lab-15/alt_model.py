@@ -165,6 +165,7 @@ def check_identity(make_manager: MakeManager) -> None:
     story.found("12345", 4, cache_salt="x", lora_request=adapter)
     story.found("12345", 0, cache_salt="y", lora_request=adapter)
     story.found("12345", 0, cache_salt="x")
+    story.found("12345", 0, cache_salt="x", lora_request=LoRARequest("law", "/med"))
     story.found("345", 0, cache_salt="x", lora_request=adapter)
     request = story.kv.new_request("B", [1, 10, 2, 2])
     story.kv.allocate_slots(request, 4)

@@ -121,9 +121,9 @@ def check_eviction(make_manager: MakeManager) -> None:
 
 
 def check_identity(make_manager: MakeManager) -> None:
-    one, two = LoRARequest("one", "/one"), LoRARequest("two", "/two")
-    of = [(salt, lora) for salt in (None, "s", "t") for lora in (None, one, two)]
-    kv = make_manager(40, 3)
+    one, two, moved = LoRARequest("one", "/one"), LoRARequest("two", "/two"), LoRARequest("one", "/two")
+    of = [(salt, lora) for salt in (None, "s", "t") for lora in (None, one, two, moved)]
+    kv = make_manager(50, 3)
     for number, (salt, lora) in enumerate(of):
         probe = kv.new_request(f"R{number}", range(7), cache_salt=salt, lora_request=lora)
         equal(f"hit of {salt}, {lora}", 0, prefill(kv, probe))

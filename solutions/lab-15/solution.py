@@ -121,6 +121,7 @@ def check_identity(make_manager: MakeManager) -> None:
     admit(kv, "B", range(8), lora_request=law)
     assert found(kv, range(9), lora_request=law) == 8
     assert found(kv, range(9), lora_request=med) == 0
+    assert found(kv, range(9), lora_request=LoRARequest("law", "/other")) == 0, "other weights with the same name"
     assert found(kv, range(9)) == 0
 
     admit(kv, "C", range(50, 58))

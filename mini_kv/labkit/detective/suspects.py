@@ -16,7 +16,7 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.core.request import Request
+from mini_kv.core.request import LoRARequest, Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager, cdiv
 
 
@@ -292,13 +292,17 @@ class KeepsItsOldHash(BlockPool):
 class _Plain:
     """A request without the inputs that some hashers ignore. A hasher reads no other attributes."""
 
-    def __init__(self, request: Request, *, cache_salt: bool = True, lora_request: bool = True) -> None:
+    def __init__(
+        self, request: Request, *, cache_salt: bool = True, lora_request: bool = True, lora_path: bool = True
+    ) -> None:
         self.block_hashes = request.block_hashes
         self.num_tokens = request.num_tokens
         self.token_ids = request.token_ids
         self.mm_features = request.mm_features
         self.cache_salt = request.cache_salt if cache_salt else None
         self.lora_request = request.lora_request if lora_request else None
+        if self.lora_request is not None and not lora_path:
+            self.lora_request = LoRARequest(self.lora_request.lora_name, "")
 
 
 def _ignoring(block_size: int, *args: Any, **kept: bool) -> RequestBlockHasher:
@@ -362,6 +366,7 @@ _ALL = (
         _part(tables=HitsTheLastToken),
         "A hit has at most `num_tokens - 1` tokens, because the last token is always computed.",
         seen="nano-vllm #144",
+        ask="which hit does your check assert for a cached prompt that ends with a full block?",
     ),
     Suspect(
         "check_sharing",
@@ -380,12 +385,14 @@ _ALL = (
         _part(tables=OneTokenLate),
         "Every computed token has a slot: a table has at least `num_tokens / block_size` blocks, rounded up.",
         seen="MinivLLM #75",
+        ask="does your check fail if a table has a block too few, at the first token of a block?",
     ),
     Suspect(
         "check_slots",
         _part(tables=OneTokenEarly),
         "A table has no block more than its slots need: a new block is taken for its first token.",
         seen="nano-vllm #150",
+        ask="does your check fail if a table has a block more than its slots need?",
     ),
     Suspect(
         "check_slots",
@@ -404,6 +411,7 @@ _ALL = (
         _part(tables=RevivesForNothing, make_pool=GivesWhatThereIs),
         "A request is refused if too few blocks are free. Free blocks of its hit count as taken.",
         seen="ATOM #902",
+        ask="does a request in your check have a hit on free blocks, and need one block more than are free?",
     ),
     Suspect(
         "check_refusals",
@@ -428,6 +436,7 @@ _ALL = (
         _part(tables=FreesFullBlocks),
         "After `free` all blocks of the request that no other table has are free, also the partial one.",
         seen="imp #1115",
+        ask="does your check count the free blocks after `free` of a request with a partial block?",
     ),
     Suspect(
         "check_freeing",
@@ -452,12 +461,14 @@ _ALL = (
         _part(make_index=NeverForgets),
         "A block that was allocated again cannot be found by its old tokens.",
         seen="nano-vllm #163, vllm #4764",
+        ask="does your check look up a prompt whose blocks others have taken since?",
     ),
     Suspect(
         "check_eviction",
         _part(make_queue=HeadFirst),
         "Of a freed request's cached blocks the last one is evicted first.",
         seen="llm-d-inference-sim #704",
+        ask="does your check look up a prompt of which one block was evicted?",
     ),
     Suspect(
         "check_eviction",
@@ -470,6 +481,7 @@ _ALL = (
         _part(make_index=ForgetsTwins),
         "If two blocks have the same content and one is evicted, the other can still be found.",
         seen="kvcached #402",
+        ask="are two blocks with the same content in your check, and is one of them evicted?",
     ),
     Suspect(
         "check_eviction",
@@ -482,12 +494,14 @@ _ALL = (
         _part(make_pool=KeepsItsOldHash),
         "A block that was allocated again can be found by its new tokens, once it is full.",
         seen="kvcached #362",
+        ask="does your check look up the new content of a block that was evicted before?",
     ),
     Suspect(
         "check_identity",
         _part(make_block_hasher=partial(_ignoring, cache_salt=False)),
         "Requests with different salts share nothing.",
         seen="imp #1860",
+        ask="does your check look up a prompt with another salt than the one that cached it?",
     ),
     Suspect(
         "check_identity",
@@ -506,6 +520,12 @@ _ALL = (
         _part(make_block_hasher=_joined),
         "Blocks with different tokens are different, however their tokens are written down.",
         ask="does your check look up other tokens that give the same text if they are joined?",
+    ),
+    Suspect(
+        "check_identity",
+        _part(make_block_hasher=partial(_ignoring, lora_path=False)),
+        "Adapters with one name and different paths are different adapters.",
+        ask="does your check look up a prompt with an adapter of the same name from another path?",
     ),
 )
 SUSPECTS = tuple(replace(suspect, number=number) for number, suspect in enumerate(_ALL, start=1))
