@@ -28,7 +28,7 @@ from mini_kv.labkit.time_limit import time_limit
 from mini_kv.serve.live_story import LiveStory
 from mini_kv.viz.story_json import scheduled_tokens
 
-LARGER_BY = 8
+LARGER_BY = 16
 """Factor of the queries in an hour with large scores. The exponential of such a score is more than a float32 can hold."""
 LONGEST = 234
 """Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""

@@ -5,6 +5,13 @@ import pytest
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.own_engine.detection import Count, Jury, changed_lines, main, measure, out_of_reach, report
 from mini_kv.tests.engine.test_own_engine import LABS, REPOSITORY
+from mini_kv.tests.labkit.attempts import FOLDER, Attempt, all_attempts
+
+BLIND = all_attempts(FOLDER.with_name("blind_versions"))
+"""Twenty wrong schedulers and managers, by an author who had seen neither the finale nor the labs' tests."""
+NEEDS_FORKS = "lab-11 2"
+"""Wrong only if the last request in line has no block of its own. Then it is a fork, and lab-11 has none."""
+REACHABLE = [attempt for attempt in BLIND if attempt.name != NEEDS_FORKS]
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +54,22 @@ def test_all_wrong_versions_of_lab_05_are_detected_and_named():
     count = measure(jury, next(lab for lab in LABS if lab.lab_id == "lab-05"), {}, told.append)
     assert (count.num_all, len(count.detected), count.not_named, count.missed) == (31, 31, [], [])
     assert told[0].startswith("lab-05 never-looks: Detection(where='Prompts without a scheduler, run 1'")
+
+
+@pytest.fixture(scope="module")
+def jury():
+    return Jury(REPOSITORY)
+
+
+def test_twenty_wrong_versions_were_written_blind_and_all_but_one_are_in_reach():
+    assert (len(BLIND), len(REACHABLE)) == (20, 19)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", REACHABLE, ids=[attempt.name for attempt in REACHABLE])
+def test_a_wrong_version_that_was_written_blind_is_detected_and_its_lab_is_named(attempt: Attempt, jury, tmp_path):
+    detection = jury.detect(attempt.lab, jury.folder(tmp_path, attempt.lab, attempt.file()))
+    assert detection is not None and detection.is_named
 
 
 def test_an_unknown_lab_is_refused(capsys):

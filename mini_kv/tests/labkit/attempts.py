@@ -83,9 +83,9 @@ def attempts_at(file: Path) -> Iterator[Attempt]:
         yield Attempt(f"{file.stem} {number}", lab, fault, text)
 
 
-def all_attempts() -> list[Attempt]:
+def all_attempts(folder: Path = FOLDER) -> list[Attempt]:
     """Return the attempts at every lab, in order."""
-    return [attempt for file in sorted(FOLDER.glob("lab-*.txt")) for attempt in attempts_at(file)]
+    return [attempt for file in sorted(folder.glob("lab-*.txt")) for attempt in attempts_at(file)]
 
 
 def answer_to(attempt: Attempt) -> Answer:
