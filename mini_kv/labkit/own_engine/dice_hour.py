@@ -92,12 +92,8 @@ class Sizes:
     admission: str
     arrivals: tuple[int, ...]
     """Numbers of requests that may arrive before a step, each as likely as the others."""
-    longest_prompt: int
-    """The most tokens of a prompt."""
     longest_answer: int
     """The most output tokens of a request."""
-    stops: float
-    """The share of tokens that end a text."""
     mixed: float
     """The share of requests with a salt or an adapter."""
     has_images: bool
@@ -125,19 +121,14 @@ class DiceHour:
         return DiceRush(self, own, limit_s)
 
     def sizes(self) -> Sizes:
-        """Draw the sizes. The pool is short: it holds one or two of the longest requests.
-
-        Some hours are crowded: many requests come at once, and their answers outgrow the pool. So many are preempted.
-        """
+        """Draw the sizes. The pool is short: it holds one or two of the longest requests."""
         dice = random.Random(f"sizes {self.seed}")
-        is_crowded = dice.random() < 0.4
-        memory = (11, 11, 12, 14, 20) if is_crowded else (11, 11, 12, 14, 20, 30, 45)
         block_size, longest = dice.choice((1, 2, 3, 4, 4, 8)), dice.randrange(8, 13)
         max_tokens = longest * block_size - MOST_DRAFTS
         num_groups = len(get_kv_cache_groups(self.specs(block_size)))
         return Sizes(
             block_size=block_size,
-            num_blocks=1 + longest * num_groups * dice.choice(memory) // 10,
+            num_blocks=1 + longest * num_groups * dice.choice((11, 11, 12, 14, 20, 30, 45)) // 10,
             max_tokens=max_tokens,
             limits=SchedulerConfig(
                 max_num_batched_tokens=block_size * dice.randrange(1, 6) + dice.randrange(block_size),
@@ -145,13 +136,11 @@ class DiceHour:
                 num_lookahead_tokens=MOST_DRAFTS if self.drafts else 0,
             ),
             admission=dice.choice(("greedy", "greedy", "reserved", "closed")),
-            arrivals=(0, 1, 2, 3) if is_crowded else dice.choice(((0, 0, 0, 1), (0, 1, 1, 2), (0, 0, 0, 0, 3))),
-            longest_prompt=max(1, max_tokens // 3) if is_crowded else max_tokens - 1,
-            longest_answer=max_tokens if is_crowded else dice.choice((1, block_size, max_tokens, max_tokens)),
-            stops=0.01 if is_crowded else 0.04,
+            arrivals=dice.choice(((0, 0, 0, 1), (0, 1, 1, 2), (0, 0, 0, 0, 3))),
+            longest_answer=dice.choice((1, block_size, max_tokens, max_tokens, max_tokens)),
             mixed=dice.choice((0, 0, 0.2, 0.6)),
             has_images=dice.random() < 0.5,
-            losses=dice.choice((0, 0, 0.3, 0.5) if not self.windows else (0, 0.5, 0.8)),
+            losses=dice.choice((0, 0, 0.3, 0.5)),
             tenants=dice.choice(TENANTS),
             element_bytes=dice.choice((1, 2, 2, 4)),
         )
@@ -314,12 +303,12 @@ class DiceRush:
 
         Sometimes it is the last one again: twins run side by side.
         """
-        most = self.sizes.longest_prompt
+        most = self.sizes.max_tokens - 1
         if self.chance.random() < 0.2:
             return self._last
-        new = [self._token(self.chance) for _ in range(self.chance.randrange(1, 2 + most // 2))]
+        new = [self._token(self.chance) for _ in range(self.chance.randrange(1, 1 + most // 2))]
         known = self.chance.choice([*self._documents, *self._texts])
-        cut = self.chance.choice((0, most, *(self.chance.randrange(1, 1 + most) for _ in range(3))))
+        cut = self.chance.choice((0, most, *(self.chance.randrange(1, most) for _ in range(3))))
         tokens = list(known.token_ids)[:cut]
         if not tokens or self.chance.random() < 0.3:
             tokens = (tokens + new)[:most]
@@ -420,7 +409,7 @@ class DiceRush:
         tokens = list(request.token_ids[-2:])
         for _ in range(count):
             dice = random.Random(f"{self.hour.seed} {tokens[-2:]}")
-            tokens.append(dice.choice(STOPS) if dice.random() < self.sizes.stops else self._token(dice))
+            tokens.append(dice.choice(STOPS) if dice.random() < 0.04 else self._token(dice))
         return tokens[-count:]
 
     def _propose(self) -> None:
