@@ -1,6 +1,7 @@
 """The figure in a notebook: a story to step through, and a cache with buttons.
 
     Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, also for an exported page
+    Beside(data, other)             two stories that step together
     LivePlayer()                    the engine behind buttons; needs ipywidgets, anywidget and a running kernel
     PromptPlayer(run, prompts)      a field for prompts, and an engine with a model; needs the same
     ChainExplorer()                 two prompts and their block hashes; needs ipywidgets and a running kernel
@@ -61,6 +62,17 @@ class Story:
 
     def _repr_html_(self) -> str:
         return f"{_script_element()}{figure.fragment(self.data)}"
+
+
+class Beside:
+    """Two runs that step together. The blocks in which they differ are marked."""
+
+    def __init__(self, data: dict[str, Any], other: dict[str, Any]) -> None:
+        """Set the data of both stories."""
+        self.data, self.other = data, other
+
+    def _repr_html_(self) -> str:
+        return f"{_script_element()}{figure.beside(self.data, self.other)}"
 
 
 class LivePlayer:
