@@ -267,6 +267,6 @@ class Swapped(Shown, Protocol):
 
 
 def swap_lever(swaps: Mapping[str, Swapped]) -> Lever:
-    """Return a lever over the part that the engine's own replaces. `swaps`: the run by part. The first has no change."""
+    """Return a lever over the part that the engine's own replaces. `swaps`: the run by part, at first by none."""
     challenge = Challenge("Find the part at fault.", lambda name: swaps[name].is_right)
     return Lever("replaced by the engine's own", swaps, challenge=challenge)

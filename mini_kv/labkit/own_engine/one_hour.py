@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import HashFunction, get_request_block_hasher, RequestBlockHasher, hash_block_tokens
+from mini_kv.core.block_hash import HashFunction, RequestBlockHasher, get_request_block_hasher, hash_block_tokens
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.request import Request
 from mini_kv.core.sched.scheduler import Scheduler
@@ -30,11 +30,11 @@ from mini_kv.labkit.own_engine.steps import COMPARED, Act
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
 
 HOUR = DiceHour(454)
-"""An hour of the act *Dice instead of a model*. Its pool has 13 blocks, and its requests have neither salts nor images."""
+"""An hour of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
 
 
 class TurnsTheList(FreeKVCacheBlockQueue):
-    """The belief: a queue has to turn a list of freed blocks around. The list comes tail first and leaves head first."""
+    """The belief: a queue has to turn a list of freed blocks around. Then it is head first."""
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Append the blocks in reverse."""
@@ -81,7 +81,7 @@ CHANGED = {
     "other hashes": Changed("hasher", other_hashes),
 }
 """Three wrong parts and a right one."""
-OWN = {
+OWN: dict[str, tuple[str, Any]] = {
     "queue": ("lab-02", FreeKVCacheBlockQueue),
     "hasher": ("lab-04", get_request_block_hasher),
     "full_attention": ("lab-07", FullAttentionManager),
@@ -105,9 +105,9 @@ def _found(part: LabPart, value: Any) -> Found:
 
 
 @cache
-def engines_run(hour: DiceHour = HOUR) -> Act:
+def engines_run() -> Act:
     """Return the hour on the engine's own parts, played to the end."""
-    return Act(hour).played()
+    return Act(HOUR).played()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Swapped:
 class OneHour:
     """The hour on some changed parts, until a step differs from the engine's own run."""
 
-    def __init__(self, *names: str, hour: DiceHour = HOUR) -> None:
+    def __init__(self, *names: str) -> None:
         """Play. `names`: keys of `CHANGED`. Raises `ValueError` for an unknown one."""
         self.names, self.parts = names, cast(names)
-        self.reference = engines_run(hour)
-        self.act = Act(hour, own_parts(self.parts.values()))
+        self.reference = engines_run()
+        self.act = Act(HOUR, own_parts(self.parts.values()))
         self.difference = self.act.first_difference(self.reference)
 
     @property
@@ -145,7 +145,7 @@ class OneHour:
     def first_steps(self) -> dict[str, int]:
         """The first step in which each thing differs, if both runs go on to the end."""
         first: dict[str, int] = {}
-        ended = Act(self.act.hour, self.act.own).played()
+        ended = Act(HOUR, self.act.own).played()
         for mine, its in zip(ended.steps, self.reference.steps, strict=False):
             for compared in COMPARED:
                 if compared.of(mine) != compared.of(its):
@@ -155,7 +155,7 @@ class OneHour:
     def sides(self, more: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the engine's run and the learner's as stories, `more` steps beyond the first that differs."""
         step = self.difference.its.number if self.difference else len(self.reference.steps)
-        until = partial(_story, self.act.hour, step + more, step)
+        until = partial(_story, step + more, step)
         return until(OwnParts(), "The engine's parts"), until(self.act.own, f"Changed: {', '.join(self.names)}")
 
     def swaps(self) -> dict[str, Swapped]:
@@ -172,9 +172,9 @@ class OneHour:
         return Swapped(f"Step {difference.its.number} differs: {difference.what}.", lines, False)
 
 
-def _story(hour: DiceHour, last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
+def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
     """Return the first `last` steps as a story that opens at the step `opened`."""
-    rush = hour.rush(own, STEP_LIMIT_S)
+    rush = HOUR.rush(own, STEP_LIMIT_S)
     for step in rush.steps():
         if step.number == last:
             break
@@ -183,7 +183,7 @@ def _story(hour: DiceHour, last: int, opened: int, own: OwnParts, title: str) ->
 
 def engines_hour() -> dict[str, Any]:
     """Return the whole hour on the engine's own parts, as a story."""
-    return _story(HOUR, len(engines_run().steps), 7, OwnParts(), "An hour on dice")
+    return _story(len(engines_run().steps), 7, OwnParts(), "An hour on dice")
 
 
 def engines_side() -> dict[str, Any]:
