@@ -198,7 +198,7 @@ ANSWERS = {
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "dice-in-place-of-a-model": difference_of_plans,
     "first-to-differ": first_to_differ,
-    "other-names": lambda: "some" if OneHour("other hashes").difference else "none",
+    "other-hashes": lambda: "some" if OneHour("other hashes").difference else "none",
     "two-wrong-parts": lambda: str(
         sum(one.is_right for one in OneHour("turns the list", "all or nothing").swaps().values())
     ),

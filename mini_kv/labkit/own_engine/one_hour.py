@@ -10,7 +10,7 @@ Four parts play. Those that are not changed are the engine's own.
 
 import html
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -115,12 +115,14 @@ class Swapped:
     """The comparison after one part has been replaced by the engine's own."""
 
     sentence: str
-    lines: Sequence[str]
+    owners: Mapping[str, str]
+    """The owner of each part."""
     is_right: bool
 
     def _repr_html_(self) -> str:
-        text = html.escape("\n".join(["The learner's parts:", *self.lines, "", self.sentence]))
-        return f'<pre style="white-space:pre-wrap;font-family:monospace">{text}</pre>'
+        cell = '<td style="text-align:left;padding:.1em 1.5em .1em 0">'
+        rows = "".join(f"<tr>{cell}{html.escape(part)}</td>{cell}{who}</td></tr>" for part, who in self.owners.items())
+        return f"<table>{rows}</table><p><b>{html.escape(self.sentence)}</b></p>"
 
 
 class OneHour:
@@ -166,10 +168,10 @@ class OneHour:
         found = {name: each for name, each in self.parts.items() if name != replaced}
         act = self.act.again(own_parts(found.values()), self.act.limit)
         difference = act.first_difference(self.reference)
-        lines = [f"  {name:<34} {'mini_kv' if name == replaced else each.place}" for name, each in self.parts.items()]
+        owners = {name: "mini_kv" if name == replaced else "yours" for name in self.parts}
         if difference is None:
-            return Swapped(f"{len(act.steps)} steps, all equal to the engine's.", lines, True)
-        return Swapped(f"Step {difference.its.number} differs: {difference.what}.", lines, False)
+            return Swapped(f"{len(act.steps)} steps, all equal to the engine's.", owners, True)
+        return Swapped(f"Step {difference.its.number} differs: {difference.what}.", owners, False)
 
 
 def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
