@@ -2,7 +2,10 @@
 
 import pytest
 
-from mini_kv.labkit.own_engine.one_hour import CHANGED, OneHour, answers, engines_hour, engines_run
+from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.own_engine.finale import model_scenes
+from mini_kv.labkit.own_engine.one_hour import CHANGED, AllOrNothing, OneHour, answers, engines_hour, engines_run
+from mini_kv.labkit.own_engine.steps import Act
 from mini_kv.lessons.levers import swap_lever
 from mini_kv.lessons.notebook import Beside
 
@@ -74,6 +77,18 @@ def test_answers_have_the_tokens_of_all_steps():
     assert sum(map(len, answers(act).values())) == sum(
         len(token_ids) for step in act.steps for token_ids in step.token_ids.values()
     )
+
+
+@pytest.mark.slow
+def test_a_lookup_that_finds_less_changes_no_word():
+    """With the small model, as in the chapter."""
+    pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
+    [hour] = model_scenes(seed=0)[0].hours
+    right, wrong = Act(hour).played(), Act(hour, OwnParts(full_attention=AllOrNothing)).played()
+    assert answers(right) == answers(wrong)
+    assert len(answers(right)) == 36
+    found = [sum(sum(step.found.values()) for step in act.steps) for act in (right, wrong)]
+    assert found == [1416, 800]
 
 
 def test_an_unknown_part_is_named_with_the_known_ones():
