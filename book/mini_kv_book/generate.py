@@ -29,6 +29,7 @@ PARTS = {
     "Attention": ("10", "11", "12", "15", "24", "16"),
     "Serving": ("17", "19", "21", "22", "23"),
     "Reading vLLM": ("20",),
+    "All together": ("26",),
 }
 """The parts of the book, in the order of reading. A chapter's file and address keep their first number."""
 

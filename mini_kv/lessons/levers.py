@@ -10,17 +10,19 @@ outlier_lever         12  size of one channel, over the error of the others
 context_lever         15  tokens of the past, over the words per second of a batch
 link_lever            16  bytes per second of a link, over the time to compute or to reload a prefix
 storm_lever           18  requests at once, over the unused time of a block before its eviction
+swap_lever            20  the replaced part, over the first step that differs
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.lessons.challenge import Challenge
 from mini_kv.lessons.chart import bar_chart, line_chart, stacked_chart, timeline_chart
 from mini_kv.lessons.curves import follow_replay, group_by_overlap, waste_over_block_sizes
-from mini_kv.lessons.lever import Lever
+from mini_kv.lessons.lever import Lever, Shown
 from mini_kv.lessons.misbehave import idle_seconds, serve
 from mini_kv.lessons.slot_map import SlotMap
 from mini_kv.lessons.timeline import OUT, long_among_short
@@ -254,3 +256,17 @@ def storm_lever() -> Lever:
     largest = [label for label, number in thrown_out.items() if number == 0][-1:]
     challenge = Challenge("Find the largest limit at which no request is thrown out.", lambda at: at in largest)
     return Lever("requests at once", pictures, start=len(pictures) - 2, challenge=challenge)
+
+
+class Swapped(Shown, Protocol):
+    """A run in which one part has been replaced."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the run is right."""
+
+
+def swap_lever(swaps: Mapping[str, Swapped]) -> Lever:
+    """Return a lever over the part that the engine's own replaces. `swaps`: the run by part, at first by none."""
+    challenge = Challenge("Find the part at fault.", lambda name: swaps[name].is_right)
+    return Lever("replaced by the engine's own", swaps, challenge=challenge)

@@ -24,6 +24,7 @@ from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.events.leaks import Leak, find_leaks
 from mini_kv.events.lifetimes import Life, Reuse, block_lives, histogram, residency, reuses
+from mini_kv.lessons.notebook import Lines
 from mini_kv.traces.causes import find_causes
 from mini_kv.traces.commands.explain_command import report
 from mini_kv.traces.faults import FAULTS
@@ -129,15 +130,6 @@ def make_trace(fault: Fault, seed: int) -> list[TokenRequest]:
     chats = generate("chat", NUM_REQUESTS, seed)
     trace = [replace(entry, timestamp=entry.timestamp // fault.rush) for entry in chats]
     return FAULTS[fault.traffic](trace) if fault.traffic else trace
-
-
-class Lines(str):
-    """A text that a notebook shows line by line."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def counters(*names: str, seed: int = 0, letters: str = "") -> Lines:

@@ -1,6 +1,8 @@
 """The figure in a notebook: a story to step through, and a cache with buttons.
 
     Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, also for an exported page
+    Beside(data, other)             two stories that step together
+    Lines(text)                     a text, line by line
     LivePlayer()                    the engine behind buttons; needs ipywidgets, anywidget and a running kernel
     PromptPlayer(run, prompts)      a field for prompts, and an engine with a model; needs the same
     ChainExplorer()                 two prompts and their block hashes; needs ipywidgets and a running kernel
@@ -61,6 +63,26 @@ class Story:
 
     def _repr_html_(self) -> str:
         return f"{_script_element()}{figure.fragment(self.data)}"
+
+
+class Lines(str):
+    """A text that a notebook shows line by line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Beside:
+    """Two runs that step together. The blocks in which they differ are marked."""
+
+    def __init__(self, data: dict[str, Any], other: dict[str, Any]) -> None:
+        """Set the data of both stories."""
+        self.data, self.other = data, other
+
+    def _repr_html_(self) -> str:
+        return f"{_script_element()}<style>{_BESIDE}</style>{figure.beside(self.data, self.other)}"
 
 
 class LivePlayer:
@@ -281,6 +303,9 @@ def _script_element() -> str:
     """Return the figure's script as an element. A second run of it has no effect."""
     return f"<script>{figure.script()}</script>"
 
+
+_BESIDE = ".kv-beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24em),1fr));gap:1em}"
+"""Style of two figures: side by side if there is room, else one below the other."""
 
 _BUTTONS = "<p><em>In the running notebook there are buttons and fields here."
 """Beginning of the HTML that replaces the controls in an exported page."""

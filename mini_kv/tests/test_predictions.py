@@ -12,6 +12,7 @@ from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.events.recorder import Recorder
 from mini_kv.events.scenario import load_scenario, prefill
 from mini_kv.events.traced_manager import TracedKVCacheManager, free_order_of
+from mini_kv.labkit.own_engine.one_hour import OneHour
 from mini_kv.lessons.chain import PRESETS, chain
 from mini_kv.lessons.curves import (
     follow_replay,
@@ -74,6 +75,17 @@ def difference_of_plans() -> str:
     if [step.plan for step in first] == [step.plan for step in second]:
         return "nothing"
     return "only the token ids" if shapes(first) == shapes(second) else "the token ids and the block tables"
+
+
+def first_to_differ() -> str:
+    """Return the first step that differs with a queue that turns the list, and what happens in it."""
+    one = OneHour("turns the list")
+    assert one.difference is not None and one.difference.its.lines[-1] == "free I: freed 12..1"
+    assert {what: one.first_steps[what] for what in ("the block tables", "the tokens that were found")} == {
+        "the block tables": 7,
+        "the tokens that were found": 11,
+    }
+    return f"step {one.difference.its.number}: a request ends"
 
 
 def mirrored_or_skip() -> ModuleType:
@@ -185,6 +197,11 @@ ANSWERS = {
     "more-keys": lambda: "no" if more_keys_than_blocks("stale-index") and not more_keys_than_blocks("none") else "yes",
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "dice-in-place-of-a-model": difference_of_plans,
+    "first-to-differ": first_to_differ,
+    "other-hashes": lambda: "some" if OneHour("other hashes").difference else "none",
+    "two-wrong-parts": lambda: str(
+        sum(one.is_right for one in OneHour("turns the list", "all or nothing").swaps().values())
+    ),
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }
 ABOUT_ATTENTION = {

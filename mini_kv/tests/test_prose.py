@@ -91,6 +91,7 @@ def test_a_badge_stands_only_where_it_distinguishes():
         "21-served.md": ("PyTorch",),
         "24-control-plane-data-plane.md": ("PyTorch",),
         "23-five-bugs-that-were-real.md": ("PyTorch",),
+        "26-rush-hour.md": ("PyTorch",),
     }
 
 

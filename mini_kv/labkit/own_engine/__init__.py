@@ -9,5 +9,6 @@ part), `command` (table, text, verdict), `served` (for `mini-kv serve`).
 
 For `mini-kv finale`: `steps` (a step, and the first one that differs), `dice_hour` and `prefill_hour` (rush hours
 without a model), `home_parts` and `home_hour` (with a second home for blocks), `visits` and `rush_hour` (with a model),
-`finale` (the acts), `detection` (which wrong versions of the labs the acts find).
+`finale` (the acts), `detection` (which wrong versions of the labs the acts find), `one_hour` (an hour with changed
+parts, for the chapter and the notebook).
 """

@@ -222,7 +222,7 @@ def test_an_exported_page_has_no_dead_control(open_page, exported, name):
         page.keyboard.press("ArrowRight")
         assert slider.evaluate(SEEN_OF_LEVER) != before
         assert slider.evaluate(MOVE_IN_MS) < 100
-    for figure in page.locator("kv-story").all():
+    for figure in page.locator("kv-story:not([follows])").all():  # one that follows has no buttons
         button(figure, "Last step").click()
         button(figure, "Step back").click()
         steps = figure.evaluate("one => one.data.steps.length")

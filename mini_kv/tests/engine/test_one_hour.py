@@ -1,0 +1,98 @@
+"""The hour of the chapter and the notebook on the finale, with each of its changed parts."""
+
+import pytest
+
+from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.own_engine.finale import model_scenes
+from mini_kv.labkit.own_engine.one_hour import CHANGED, AllOrNothing, OneHour, answers, engines_hour, engines_run
+from mini_kv.labkit.own_engine.steps import Act
+from mini_kv.lessons.levers import swap_lever
+from mini_kv.lessons.notebook import Beside
+
+QUEUE, LOOKUP = "lab-02 FreeKVCacheBlockQueue", "lab-07 FullAttentionManager"
+
+
+def first(name):
+    """Return the number of the first step that differs, and what differs in it."""
+    difference = OneHour(name).difference
+    return (difference.its.number, difference.what) if difference else None
+
+
+def test_each_wrong_part_differs_and_the_right_one_does_not():
+    assert {name: first(name) for name in CHANGED} == {
+        "turns the list": (5, "the free queue"),
+        "all or nothing": (11, "the tokens that were found"),
+        "no parent": (57, "the cached blocks"),
+        "other hashes": None,
+    }
+    assert OneHour("other hashes").report == "72 steps: the same cache, batches and tokens as mini_kv's."
+
+
+def test_a_wrong_hash_may_be_the_only_difference_of_an_hour():
+    assert OneHour("no parent").first_steps == {}
+
+
+def test_the_first_difference_is_six_steps_before_the_first_lost_hit():
+    steps = OneHour("turns the list").first_steps
+    assert (steps["the free queue"], steps["the block tables"], steps["the tokens that were found"]) == (5, 7, 11)
+    assert [*steps.values()] == sorted(steps.values())
+
+
+def test_the_report_names_the_part():
+    for name, part in (("turns the list", QUEUE), ("all or nothing", LOOKUP)):
+        last = OneHour(name).report.splitlines()[-1]
+        assert last.startswith(f"With {part} from mini_kv the run is right: one_hour.py:")
+
+
+def test_of_two_wrong_parts_none_helps_alone():
+    *_, said, one, other = OneHour("turns the list", "all or nothing").report.splitlines()
+    assert said == "No single part helps. These are wrong even alone:"
+    assert [line.partition(":")[0] for line in (one, other)] == [f"  {QUEUE}", f"  {LOOKUP}"]
+
+
+def test_both_sides_are_equal_until_the_first_difference():
+    its, mine = OneHour("turns the list").sides(more=6)
+    assert (its["at"], mine["at"], len(its["steps"]), len(mine["steps"])) == (5, 5, 11, 11)
+    same = [a == b for a, b in zip(its["steps"], mine["steps"], strict=True)]
+    assert same.index(False) == 4
+    whole = engines_hour()
+    assert (len(whole["steps"]), whole["num_blocks"]) == (72, 14)
+    assert Beside(its, mine)._repr_html_().count("</kv-story></div>") == 2
+
+
+def test_one_position_of_the_lever_is_right():
+    lever = swap_lever(OneHour("turns the list").swaps())
+    assert lever.met == [QUEUE]
+    assert {name: picture.sentence for name, picture in lever.pictures.items()} == {
+        "none": "Step 5 differs: the free queue.",
+        QUEUE: "72 steps, all equal to the engine's.",
+        "lab-04 get_request_block_hasher": "Step 5 differs: the free queue.",
+        LOOKUP: "Step 5 differs: the free queue.",
+        "lab-11 Scheduler": "Step 5 differs: the free queue.",
+    }
+
+
+def test_answers_have_the_tokens_of_all_steps():
+    act = engines_run()
+    assert sum(map(len, answers(act).values())) == sum(
+        len(token_ids) for step in act.steps for token_ids in step.token_ids.values()
+    )
+
+
+@pytest.mark.slow
+def test_a_lookup_that_finds_less_changes_no_word():
+    """With the small model, as in the chapter."""
+    pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
+    [hour] = model_scenes(seed=0)[0].hours
+    right, wrong = Act(hour).played(), Act(hour, OwnParts(full_attention=AllOrNothing)).played()
+    assert answers(right) == answers(wrong)
+    assert len(answers(right)) == 36
+    found = [sum(sum(step.found.values()) for step in act.steps) for act in (right, wrong)]
+    assert found == [1416, 800]
+
+
+def test_an_unknown_part_is_named_with_the_known_ones():
+    with pytest.raises(
+        ValueError, match="no part 'nonsense'; there are: turns the list, all or nothing, no parent, other"
+    ):
+        OneHour("nonsense")
