@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mini_kv.labkit.commands import write_file, write_page
 from mini_kv.labkit.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
-from mini_kv.labkit.inside_vllm.as_patch import GET_IT, PATCHED, PLACES, patch_of
+from mini_kv.labkit.inside_vllm.as_patch import PLACES, patch_of
+from mini_kv.labkit.inside_vllm.vllm_source import GET_IT, PATCHED
 from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout, shown
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.labkit.own_engine.found import find_parts
@@ -106,7 +107,10 @@ def _write_patch(args: argparse.Namespace, labs: Sequence[Lab]) -> int:
     if not text:
         print("No part can be put into vLLM, and no patch is written.")
         return 1
-    write_file(args.as_patch, text)
+    try:
+        write_file(args.as_patch, text)
+    except ValueError as error:
+        raise UnknownLabError(str(error)) from None
     print(f"git -C {shlex.quote(args.vllm)} am {shlex.quote(str(Path(args.as_patch).absolute()))}")
     return 0
 

@@ -20,6 +20,10 @@ class NotPortableError(Exception):
     """This part's text cannot be moved into vLLM, with the reason."""
 
 
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Import:
     """One imported name: `from module import name as bound`, or `import module as bound` if `name` is empty."""
@@ -29,13 +33,13 @@ class Import:
     bound: str
 
     def __str__(self) -> str:
-        renamed = f" as {self.bound}" if self.bound != (self.name or self.module) else ""
+        renamed = f" as {self.bound}" if self.bound != (self.name or _root(self.module)) else ""
         return f"from {self.module} import {self.name}{renamed}" if self.name else f"import {self.module}{renamed}"
 
     @property
     def is_standard(self) -> bool:
         """Whether it is from Python's standard library."""
-        return self.module.partition(".")[0] in sys.stdlib_module_names
+        return _root(self.module) in sys.stdlib_module_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def imports_of(statements: Iterable[ast.AST]) -> list[Import]:
     for node in statements:
         match node:
             case ast.Import():
-                found += [Import(each.name, "", each.asname or each.name) for each in node.names]
+                found += [Import(each.name, "", each.asname or _root(each.name)) for each in node.names]
             case ast.ImportFrom():
                 module = "." * node.level + (node.module or "")
                 found += [Import(module, each.name, each.asname or each.name) for each in node.names]
