@@ -98,12 +98,13 @@ is unchanged: hits inside a block, drafts, alignment.
 """The head of the patch. Without a date, equal parts make equal files."""
 LOOKUP = "FullAttentionLookup"
 LOOK_UP = f"""\
+if max_length < 0:
+    raise ValueError("An empty prompt is refused, as before.")
 # In each group, the longest run of cached full blocks from the start. The
 # hit is in all groups.
-hashes = list(itertools.islice(full_block_hashes, max_length // block_size))
 hits = [
     {LOOKUP}(block_pool, block_size, group_id).find_longest_cache_hit(
-        hashes, max_length
+        full_block_hashes, max_length
     )
     for group_id in kv_cache_group_ids
 ]
@@ -206,6 +207,7 @@ def put_lookup(part: LearnerPart) -> Excerpt:
     )
     source.put(excerpt, first_line(theirs), first_line(theirs))
     source.edit(first, after, indent(LOOK_UP, " " * 8))
+    source.drop_import("itertools")
     return excerpt
 
 

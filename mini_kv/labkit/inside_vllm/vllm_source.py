@@ -18,6 +18,7 @@ from mini_kv.labkit.inside_vllm.excerpt import (
     Import,
     NotPortableError,
     PythonText,
+    global_names,
     imports_of,
 )
 from mini_kv.labkit.lab import UnknownLabError, shown
@@ -115,12 +116,19 @@ class Source(PythonText):
         """Put a text in the place of the lines from `first` on. With `after == first` it is put before that line."""
         self._edits.append((first, after, text))
 
+    def drop_import(self, module: str) -> None:
+        """Remove `import module` if the edits leave it without use."""
+        lines = [node.lineno for node in self.tree.body if ast.unparse(node) == f"import {module}"]
+        if module not in global_names(self.edited()):
+            for line in lines:
+                self.edit(line, line + 1, "")
+
     def edited(self) -> str:
         """Return the file with all edits."""
         lines: list[str] = []
         line = 1
         for first, after, text in sorted(self._edits, key=lambda edit: edit[:2]):
-            lines += [*self.lines[line - 1 : first - 1], *text.split("\n")]
+            lines += [*self.lines[line - 1 : first - 1], *(text.split("\n") if text else ())]
             line = after
         return "\n".join([*lines, *self.lines[line - 1 :]])
 

@@ -116,6 +116,10 @@ def hit(max_length, groups):
 
 
 print(hit(12, [0]), hit(7, [0]), hit(12, [0, 1]), hit(3, [0]))
+try:
+    hit(-1, [0])
+except ValueError as error:
+    print(error)
 """
 PRINTED = """\
 [1, 2, 3, 4, 0] 5
@@ -129,6 +133,7 @@ False 2
 [True, True, False] False True
 3
 ([[0, 1]], 8) ([[0]], 4) ([[0], [0]], 4) ([[]], 0)
+An empty prompt is refused, as before.
 """
 LOOP = "loop over full blocks in FullAttentionManager.find_longest_cache_hit"
 ALL_IN = f"""\
@@ -205,6 +210,7 @@ def test_git_applies_the_patch_and_the_parts_work_in_their_places(vllm, tmp_path
     assert not git(vllm, "status", "--porcelain")
     git(vllm, "am", str(file))
     assert git(vllm, "log", "-1", "--format=%an: %s") == "A reader of mini_kv: Core: parts from the labs of mini_kv\n"
+    assert "itertools" not in (vllm / MANAGERS).read_text(encoding="utf-8")
     assert git(vllm, "diff", "--stat=72", "HEAD~").splitlines()[-1].startswith(" 3 files changed")
     assert not [line for line in git(vllm, "show", "--format=").splitlines() if line[0] == "+" and "mini_kv" in line]
     done = subprocess.run([sys.executable, "-c", USED], cwd=vllm, capture_output=True, text=True, check=False)
