@@ -29,7 +29,7 @@ from mini_kv.serve.live_story import LiveStory
 from mini_kv.viz.story_json import scheduled_tokens
 
 LARGER_BY = 16
-"""Factor of the queries in an hour with large scores. The exponential of such a score is more than a float32 can hold."""
+"""Factor of the queries in an hour with large scores. The exponential of such a score is too large for a float32."""
 LONGEST = 234
 """Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""
 
@@ -88,7 +88,7 @@ def _enlarge_scores(model: TinyLlama) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "q_proj" in name:
-                weight *= LARGER_BY
+                weight.mul_(LARGER_BY)
 
 
 class Arrived(NamedTuple):
