@@ -26,6 +26,7 @@ ARGS :=
 NPM := book
 LAB_PAGE := book/docs/assets/kv-lab/packed.json
 BROWSER := mini_kv/tests/browser
+unexport PYTHONDONTWRITEBYTECODE # with it each process of the tests compiles all modules anew, 10 s of CPU
 unexport BROWSER # a user's variable of this name says which browser to open; it must not get our value
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 

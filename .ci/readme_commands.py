@@ -6,6 +6,7 @@ A comment on the line before a fenced block says what is to be done with it:
     <!-- run exit=2 -->       the same, and it must exit 2 (an untouched starter is red)
     <!-- run venv -->         as in a shell where .venv is active
     <!-- run uv -->           run it where uv is installed, else only parse it
+    <!-- run sample -->       run it with a sample of the tests, unless MINI_KV_LONG is set: the stage `test` runs all
     <!-- parse -->            check the syntax alone: for lines that need another system, or the network
 
 Words combine: `<!-- run venv exit=1 -->`. A block in a shell's language without such a comment is an error:
@@ -32,6 +33,11 @@ NOT_A_NEWCOMERS = {"VIRTUAL_ENV", "LAB_IMPL", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"
 MARK = re.compile(r"^<!--\s*(run|parse)\b([^>]*?)-->\s*$")
 FENCE = re.compile(r"^(```+)(\w*)")
 SET_VARIABLE = re.compile(r"""^\$env:(\w+)\s*=\s*("[^"$`]*"|'[^']*')$""")
+
+
+SAMPLE = "labs/lab-05 mini_kv/tests/test_golden.py mini_kv/tests/test_golden_scheduler.py"
+SAMPLE_WITH_UV = "-p mini_kv.tests.sample"
+"""Options for pytest. uv's run is the only one without PyTorch, so it collects all files and runs more of them."""
 
 
 class Block(NamedTuple):
@@ -80,7 +86,7 @@ def _words(text: str, where: str) -> tuple[str, ...]:
     """Return the words of a mark; an unknown one is an error."""
     words = tuple(text.split())
     for word in words:
-        if word not in {"venv", "uv"} and not re.fullmatch(r"exit=\d+", word):
+        if word not in {"venv", "uv", "sample"} and not re.fullmatch(r"exit=\d+", word):
             raise ValueError(f"{where}: unknown word {word!r} in the mark")
     return words
 
@@ -101,10 +107,12 @@ def to_bash(block: Block) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(script: str, clone: Path, venv: bool, limit: float) -> int | None:
-    """Run a script as a newcomer would; `None` when it took too long."""
+def run(script: str, clone: Path, words: tuple[str, ...], limit: float) -> int | None:
+    """Run a script as a newcomer would, as the words of its mark say; `None` when it took too long."""
     env = {key: value for key, value in os.environ.items() if key not in NOT_A_NEWCOMERS}
-    if venv:
+    if "sample" in words and not os.environ.get("MINI_KV_LONG"):
+        env["PYTEST_ADDOPTS"] = SAMPLE_WITH_UV if "uv" in words else SAMPLE
+    if "venv" in words:
         env |= {"VIRTUAL_ENV": f"{clone}/.venv", "PATH": f"{clone}/.venv/bin{os.pathsep}{env['PATH']}"}
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
@@ -132,7 +140,7 @@ def check(block: Block, clone: Path, limit: float) -> str:
         return ""
     print("\n".join(f"$ {line}" for line in script.splitlines()), flush=True)
     start = time.monotonic()
-    status = run(script, clone, "venv" in block.words, limit)
+    status = run(script, clone, block.words, limit)
     print(f"ran {block.where}: exit {status}, {time.monotonic() - start:.1f} s\n", flush=True)
     if status is None:
         return f"took longer than {limit:.0f} s"

@@ -1,6 +1,7 @@
 """A hybrid lookup equals brute force: of all boundaries, the last at which every group has what the next token reads.
 
-`MINI_KV_LOOKUPS` sets how many random configurations of groups are tried; `.ci/run` tries 20,000.
+`MINI_KV_LOOKUPS` sets how many random configurations of groups are tried; `.ci/run` tries 20,000. Their seeds follow
+from the last commit's tree.
 """
 
 import os
@@ -23,6 +24,7 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from mini_kv.tests.tree import tree
 
 NUM_CONFIGURATIONS = int(os.environ.get("MINI_KV_LOOKUPS", "4000"))
 PARTS = 4
@@ -117,7 +119,8 @@ def test_the_hit_is_the_longest_that_all_groups_have(part: int) -> None:
     """Any mix of kinds, reaches and block sizes, any holes: the length, and which blocks, and nulls left of them."""
     lengths = set()
     for number in range(NUM_CONFIGURATIONS // PARTS):
-        rng = random.Random(f"{part}/{number}")
+        seed = f"{tree()}/{part}/{number}"
+        rng = random.Random(seed)
         groups = random_groups(rng)
         drafters = [kind in ("full", "window") and rng.random() < 0.3 for kind, _, _ in groups]
         layers = tuple(
@@ -130,7 +133,7 @@ def test_the_hit_is_the_longest_that_all_groups_have(part: int) -> None:
         cached = fill(coordinator, pool, names, rng)
         for max_length in (NUM_TOKENS - 1, rng.randrange(NUM_TOKENS)):
             hit, num_tokens = coordinator.find_longest_cache_hit(names, max_length)
-            what = f"part {part}, number {number}: {groups}, {drafters}, at most {max_length}"
+            what = f"random.Random({seed!r}): {groups}, {drafters}, at most {max_length}"
             assert num_tokens == brute_force(groups, drafters, cached, max_length), what
             lengths.add(num_tokens)
             for blocks, (kind, block_size, reach), manager in zip(

@@ -1,7 +1,7 @@
 """Random steps of the scheduler: each read finds the reader's own KV, every request ends, and says what it would alone.
 
-`MINI_KV_OPERATIONS` sets the number of steps (a tenth of it). The other tests are about the driver: it must be able to
-fail.
+`MINI_KV_OPERATIONS` sets the number of steps (a tenth of it). The seeds follow from the last commit's tree. The other
+tests are about the driver: it must be able to fail.
 """
 
 import os
@@ -22,6 +22,7 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.scheduler_driver import OPERATIONS, Run, main, run
 from mini_kv.tests.scheduler_matrix import CONFIGS, Config
 from mini_kv.tests.strict_worker import SchedulerFailure, StrictWorker, alone, checksums, next_token, salt_seed
+from mini_kv.tests.tree import drawn
 
 NUM_STEPS = int(os.environ.get("MINI_KV_OPERATIONS", "30000")) // 10
 
@@ -29,14 +30,15 @@ NUM_STEPS = int(os.environ.get("MINI_KV_OPERATIONS", "30000")) // 10
 @cache
 def lives(index: int) -> list[Run]:
     """Run one engine of the matrix for its share of the steps."""
-    return run(CONFIGS[index], 100_000 * index, NUM_STEPS // len(CONFIGS))
+    seed = drawn(f"scheduler driver {index}", 10**9)
+    print(f"seeds from {seed}, {CONFIGS[index]}")
+    return run(CONFIGS[index], seed, NUM_STEPS // len(CONFIGS))
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("index", range(len(CONFIGS)), ids=lambda index: f"config{index}")
 def test_every_read_finds_the_right_kv_and_every_request_ends(index: int) -> None:
     """Forks, drafts, chunks, windows, states, preemptions, aborts, abandoned steps, tenants (I9, I14, I15, I18)."""
-    print(f"seeds from {100_000 * index}, {CONFIGS[index]}")
     assert sum(life.num_steps for life in lives(index)) >= NUM_STEPS // len(CONFIGS)
 
 

@@ -12,9 +12,8 @@ from mini_kv.tiers.tiered_cache import TieredCache
 
 pytestmark = pytest.mark.slow
 
-OPERATIONS = max(
-    int(os.environ.get("MINI_KV_OPERATIONS", "0")) // 30, 1_000
-)  # 100,000 in all where CI asks for 300,000
+OPERATIONS = max(int(os.environ.get("MINI_KV_OPERATIONS", "0")) // 30, 1_000)
+"""In each of nine runs."""
 
 
 @pytest.mark.parametrize("groups", GROUPS)
