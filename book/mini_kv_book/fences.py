@@ -35,11 +35,11 @@ from mini_kv.events.scenario import ScenarioError, load_scenario
 from mini_kv.lessons.instrument import STYLE
 from mini_kv.viz.figure import beside, fragment, played_data, story_data
 from mini_kv.viz.still import svg
-from mini_kv_book.kept import Cells, kept
+from mini_kv_book.kept import Cells, kept, printed_by
 from mini_kv_book.links import link_to
 from mini_kv_book.narrow import narrow
 from mini_kv_book.places import language_of, said, where
-from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_command, run_instrument, run_python, source_of
+from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_instrument, run_python, source_of
 
 
 class BuildStopped(SuperFencesException, BuildError):
@@ -173,8 +173,7 @@ def _cells_of(md: Any) -> Cells:
 @fence
 def kv_output(body: str, md: Any) -> str:
     """Run a command, and show it with its output."""
-    output = kept()(["run_command", body], lambda: run_command(body))
-    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(output, md)}</div>'
+    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(printed_by(body), md)}</div>'
 
 
 def printed(output: str, md: Any) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv_book.places import ROOT
+from mini_kv_book.runs import run_command
 
 FOLDER = ROOT / "book" / ".cache" / "fences"
 USED = ("mini_kv", "labs", "book/mini_kv_book")
@@ -69,6 +70,12 @@ def kept() -> Kept:
     return Kept(FOLDER)
 
 
+def printed_by(command: str) -> str:
+    """Return what one `mini-kv ...` command prints."""
+    command = command.strip()
+    return str(kept()(["run_command", command], lambda: run_command(command)))
+
+
 class Cells:
     """The Python of a page, one fence after the other: run only if a result is missing, and then all of them."""
 
@@ -80,8 +87,8 @@ class Cells:
         self.num_run = 0
 
     def result(self, run: Callable[[str, dict[str, Any]], Any], body: str) -> Any:
-        """Return the result of `run(body, names)` after the cells before."""
-        self.cells.append((run, body))
+        """Return the result of `run(body, names)` after the cells before. Newlines at the end change nothing."""
+        self.cells.append((run, body.rstrip("\n")))
         return self.kept([[run.__name__, body] for run, body in self.cells], self._catch_up)
 
     def _catch_up(self) -> Any:

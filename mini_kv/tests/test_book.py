@@ -105,14 +105,14 @@ CHECKS = {
 }
 
 
-def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
-    """Show the fence as the build would; return what is wrong with it, or nothing."""
+def wrong(fence: Fence, cells: kept.Cells) -> str:
+    """Show the fence as the build would, and keep the result for it. Return what is wrong with it, or nothing."""
     try:
         match fence.kind:
             case "kv-python" | "kv-chart" | "kv-instrument":
-                RUNNERS[fence.kind](fence.body, namespace)
+                cells.result(RUNNERS[fence.kind], fence.body)
             case "kv-output":
-                run_command(fence.body)
+                kept.printed_by(fence.body)
             case "kv-source":
                 source_of(fence.body)
             case "kv-story" | "kv-film":
@@ -157,8 +157,8 @@ def test_every_fence_of_a_page_can_be_shown(page):
     for sign, package in NEEDS.items():
         if sign in text and importlib.util.find_spec(package) is None:
             pytest.skip(f"pages of the book that run {package}: pip install {package}, or make test")
-    namespace: dict[str, Any] = {"__name__": "__main__"}  # the fences of a page share it, as in the build
-    assert [f"{fence.where}: {said}" for fence in fences(page, text) if (said := wrong(fence, namespace))] == []
+    cells = kept.Cells(kept.kept())  # which share their names, as in the build
+    assert [f"{fence.where}: {said}" for fence in fences(page, text) if (said := wrong(fence, cells))] == []
 
 
 def test_every_picture_in_the_lists_of_chapters_and_labs_can_be_drawn():
