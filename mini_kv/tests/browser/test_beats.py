@@ -9,12 +9,15 @@ import pytest
 from mini_kv.events.scenario import load_scenario, parse_scenario, scenario_names
 from mini_kv.lessons import tiers_in_letters
 from mini_kv.lessons.levers import waste_lever
+from mini_kv.tests.browser.conftest import silent_pages
 from mini_kv.tests.story_examples import crowded_run
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.state import ids
 from mini_kv.viz.still import MOST_BLOCKS, TINTS, svg
 
 pytestmark = pytest.mark.browser
+
+STORY = story_data(load_scenario("share-and-evict"))
 
 
 @pytest.fixture
@@ -27,6 +30,31 @@ def play(open_page, tmp_path):
         return shown, perform(shown, step, watch)
 
     return played
+
+
+PUT_IN = """async (data) => {
+  const story = document.createElement('kv-story');
+  story.data = data;
+  document.querySelector('kv-story').replaceWith(story);
+  for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);  // after which it is as wide as the page
+}"""
+
+
+@pytest.fixture(scope="module")
+def stage(browser, tmp_path_factory):
+    """A function that shows a story at a width, on a page without margins that the tests of this file share."""
+    markup = page(STORY).replace("padding: 0 1rem", "padding: 0").replace("padding: 0 .6rem", "padding: 0")
+    file = tmp_path_factory.mktemp("stage") / "story.html"
+    file.write_text(markup, encoding="utf-8")
+    with silent_pages(browser) as opener:
+        shown = opener(file.as_uri())
+
+        def show(data, width=900):
+            shown.set_viewport_size({"width": width, "height": 700})
+            shown.evaluate(PUT_IN, data)
+            return shown
+
+        yield show
 
 
 PERFORM = """async (step) => {
@@ -78,7 +106,6 @@ def numbers(run):
     return " ".join(map(str, ids(run)))
 
 
-STORY = story_data(load_scenario("share-and-evict"))
 WATCH_8 = """
   const card = root.querySelector('#b8'), tag = card.querySelector('.tagtext').textContent;
   const {x, y} = card.querySelector('.base').getBoundingClientRect();
@@ -88,12 +115,10 @@ WATCH_8 = """
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_the_beats_of_a_step_are_its_events_in_order(open_page, tmp_path, name):
+def test_the_beats_of_a_step_are_its_events_in_order(stage, name):
     """For every step of every story, as the engine recorded them; a lookup comes where it was made."""
     data = story_data(load_scenario(name))
-    (tmp_path / "story.html").write_text(page(data), encoding="utf-8")
-    shown = open_page((tmp_path / "story.html").as_uri())
-    played = shown.evaluate(
+    played = stage(data).evaluate(
         """async () => {
       const story = document.querySelector('kv-story'), root = story.shadowRoot, all = [];
       const range = root.querySelector('.bar input');
@@ -262,24 +287,21 @@ def card_of(group):
     return [*card, hue[0] if hue else "", words, len([1 for rect in rects if rect.get("stroke") == "#b64500"])]
 
 
-def same_in_both(open_page, folder, data, width):
+def same_in_both(shown, data, width):
     """Compare what the browser draws of every step with a still of it."""
-    markup = page(data).replace("padding: 0 1rem", "padding: 0").replace("padding: 0 .6rem", "padding: 0")
-    (folder / "story.html").write_text(markup, encoding="utf-8")
-    shown = open_page((folder / "story.html").as_uri(), width=width, height=700)
     for step in range(len(data["steps"]) + 1):
         shown.evaluate("step => { document.querySelector('kv-story').step = step }", step)
         picture = svg(data, step, width)
         assert [*shown.evaluate(CARDS)] == drawn(picture)
-        yield shown, picture
+        yield picture
 
 
 @pytest.mark.parametrize("width", [360, 720])
 @pytest.mark.parametrize("name", scenario_names())
-def test_a_still_is_what_the_browser_draws(open_page, tmp_path, name, width):
+def test_a_still_is_what_the_browser_draws(stage, name, width):
     """Every card of every step: place, height, colours, hash, filling, whose words, beginning, frame; every row."""
     data = story_data(load_scenario(name))
-    assert len([*same_in_both(open_page, tmp_path, data, width)]) == len(data["steps"]) + 1
+    assert len([*same_in_both(stage(data, width), data, width)]) == len(data["steps"]) + 1
 
 
 SHELVES = """() => [...document.querySelector('kv-story').shadowRoot.querySelectorAll('.shelf, .tierhead')].map(one => [
@@ -303,10 +325,11 @@ def shelves_of(picture):
 
 
 @pytest.mark.parametrize("width", [360, 720])
-def test_a_still_has_the_shelves_below_the_queue(open_page, tmp_path, width):
+def test_a_still_has_the_shelves_below_the_queue(stage, width):
     """Blocks that go down to memory, and come up again: headings, places and tags, step by step."""
     data = tiers_in_letters.story(("abcd", "wxyz", "abcd"), num_blocks=5, memory_blocks=7)
-    for shown, picture in same_in_both(open_page, tmp_path, data, width):
+    shown = stage(data, width)
+    for picture in same_in_both(shown, data, width):
         assert [*shown.evaluate(SHELVES)] == shelves_of(picture)
     tags = {one[2] for one in shelves_of(svg(data, 3, width)) if len(one[2]) == 4}
     assert tags == set(data["steps"][2]["tiers"]["memory"].split())
@@ -347,10 +370,8 @@ HEIGHTS = """async () => {
 
 @pytest.mark.parametrize("width", [390, 1000])
 @pytest.mark.parametrize("name", scenario_names())
-def test_a_figure_has_one_height_whatever_is_stepped_to_or_answered(open_page, tmp_path, name, width):
-    (tmp_path / "story.html").write_text(page(story_data(load_scenario(name))), encoding="utf-8")
-    shown = open_page((tmp_path / "story.html").as_uri(), width=width, height=700)
-    assert len(shown.evaluate(HEIGHTS)) == 1
+def test_a_figure_has_one_height_whatever_is_stepped_to_or_answered(stage, name, width):
+    assert len(stage(story_data(load_scenario(name)), width).evaluate(HEIGHTS)) == 1
 
 
 # A film ---------------------------------------------------------------------------------------------------------------
