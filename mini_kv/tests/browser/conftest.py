@@ -91,7 +91,9 @@ def silent_pages(browser: Any) -> Iterator[OpenPage]:
     complaints: list[str] = []
     contexts = []
 
-    def opener(url: str, *, width: int = 900, height: int = 900, dark: bool = False, **options: Any) -> Any:
+    def opener(
+        url: str, *, width: int = 900, height: int = 900, dark: bool = False, init_script: str = "", **options: Any
+    ) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -99,6 +101,8 @@ def silent_pages(browser: Any) -> Iterator[OpenPage]:
             **options,
         )
         contexts.append(context)
+        if init_script:
+            context.add_init_script(init_script)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -118,9 +122,81 @@ def stays_here(url: str) -> bool:
     return parts.scheme in ("file", "data", "blob", "about") or parts.hostname in ("127.0.0.1", "localhost")
 
 
+KEPT_PYTHON = """(() => {
+  const Real = Worker, kept = [];  // those that are ready, and were asked nothing or have answered
+  globalThis.Worker = class {
+    constructor(script, { name, type }) {
+      this.name = name;
+      const found = kept.findIndex((one) => one.name === name);
+      const [old] = found < 0 ? [] : kept.splice(found, 1);
+      this.real = old?.real ?? new Real(script, { name, type });
+      this.ready = this.idle = Boolean(old);
+      this.real.onmessage = ({ data }) => {
+        if (data.type === "ready") this.ready = this.idle = true;
+        else if (data.type === "broken") this.ready = false;
+        else if (!["progress", "begins", "ended"].includes(data.type)) this.idle = true;
+        this.onmessage?.({ data });
+      };
+      this.real.onerror = (event) => { this.ready = false; this.onerror?.(event); };
+      if (old) setTimeout(() => this.onmessage?.({ data: { type: "ready", seconds: 0 } }));
+    }
+    postMessage(message) {
+      this.idle = false;
+      this.real.postMessage(message);
+    }
+    terminate() {
+      this.onmessage = this.onerror = null;
+      if (this.ready && this.idle) kept.push(this);
+      else this.real.terminate();
+    }
+  };
+})()"""
+"""A page in which an element gets the Python of one that is gone. To start another one takes 7 s of CPU."""
+
+SWAP = """async (name) => {
+  localStorage.clear();
+  sessionStorage.clear();
+  const page = new DOMParser().parseFromString(await (await fetch(name)).text(), "text/html");
+  history.replaceState(null, "", name);
+  document.documentElement.lang = page.documentElement.lang;
+  document.querySelector("main").replaceWith(page.querySelector("main"));
+  scrollTo(0, 0);
+}"""
+
+
+class WarmPage:
+    """One page for the tests of a file, on which Python is ready. Each test gets the elements of its page anew."""
+
+    def __init__(self, opener: OpenPage, address: str, first: str) -> None:
+        self.page = opener(f"{address}/{first}", init_script=KEPT_PYTHON)
+
+    def __call__(self, name: str, *, width: int = 900, height: int = 900, dark: bool = False, **media: Any) -> Any:
+        """Show a page of the site as it is when it is opened for the first time, and return it."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.emulate_media(
+            **{"color_scheme": "dark" if dark else "light", "reduced_motion": "no-preference", **media}
+        )
+        self.page.evaluate(SWAP, name)
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def open_warm(browser: Any) -> Iterator[Callable[[Path, str], WarmPage]]:
+    """A function that serves a folder and opens a page of it for all tests of a file."""
+    with silent_pages(browser) as opener, serving() as server:
+        yield lambda folder, first: WarmPage(opener, server(folder), first)
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[[Path], str]]:
     """A function that serves a folder over http and returns its address."""
+    with serving() as server:
+        yield server
+
+
+@contextmanager
+def serving() -> Iterator[Callable[[Path], str]]:
+    """A function that serves folders until the end."""
     servers = []
 
     class Silent(SimpleHTTPRequestHandler):

@@ -66,11 +66,24 @@ def site(write_site, megabytes):
 
 
 @pytest.fixture
-def show(site, serve, open_page):
-    """A function that opens a lab's page and returns it, the editor ready."""
+def open_lab(site, serve, open_page):
+    """A function that opens a lab's page in a window of its own and returns it, the editor ready."""
 
     def shown(lab="lab-05", **options):
         page = open_page(f"{serve(site)}/{lab}.html", **options)
+        page.wait_for_selector("kv-lab[ready]")
+        return page
+
+    return shown
+
+
+@pytest.fixture(scope="module")
+def show(site, open_warm):
+    """A function that shows a lab on the page that these tests share and returns it, the editor ready."""
+    warm = open_warm(site, "lab-05.html")
+
+    def shown(lab="lab-05", **options):
+        page = warm(f"{lab}.html", **options)
         page.wait_for_selector("kv-lab[ready]")
         return page
 
@@ -452,9 +465,9 @@ def test_an_endless_loop_fails_at_its_line(show):
     assert "at:  labs/lab-05/starter.py:2" in message
 
 
-def test_a_loop_that_python_cannot_leave_ends_the_worker(show):
+def test_a_loop_that_python_cannot_leave_ends_the_worker(open_lab):
     """C code that never returns: only ending the worker helps. The next Run finds a new one, ready."""
-    page = show()
+    page = open_lab()
     run(page)
     text = changed("    request = kv", "    all(itertools.repeat(1))\n    request = kv")
     summary = run(page, f"import itertools\n{text}")
@@ -473,9 +486,9 @@ def test_code_that_ends_python_is_told_so(show):
     assert run(page, solution()).startswith("Passed: 50 of 50")
 
 
-def test_a_python_that_was_asked_nothing_is_left_alone(show):
+def test_a_python_that_was_asked_nothing_is_left_alone(open_lab):
     """After Stop it starts anew, and may be silent for longer than a test."""
-    page = show()
+    page = open_lab()
     page.clock.install()
     button(page, "Run").click()
     button(page, "Stop").click()
@@ -498,8 +511,8 @@ def test_stop_ends_a_run_at_once(show):
 # What is kept -------------------------------------------------------------------------------------------------------
 
 
-def test_a_reload_keeps_the_text_the_hints_and_the_best_score(show):
-    page = show()
+def test_a_reload_keeps_the_text_the_hints_and_the_best_score(open_lab):
+    page = open_lab()
     run(page, solution())
     button(page, "Hint").click()
     button(page, "First hint (1 of 3)").click()
@@ -525,9 +538,9 @@ def test_reset_asks_and_can_be_taken_back(show):
 
 
 @pytest.mark.parametrize(("text", "told"), [("# mine\n", True), ("an older starter", False)])
-def test_a_new_starter_is_told_to_who_has_begun(show, text, told):
+def test_a_new_starter_is_told_to_who_has_begun(open_lab, text, told):
     """Who has written nothing simply gets it."""
-    page = show()
+    page = open_lab()
     starter = written(page)
     kept = json.dumps({"text": text, "starter": "an older starter"})
     page.add_init_script(f"localStorage.setItem('kv-lab:lab-05', {json.dumps(kept)})")
@@ -716,10 +729,10 @@ def test_nothing_serious_for_accessibility(show, axe, dark):
     assert axe(page) == []
 
 
-def test_a_phone_shows_all_of_it(show):
+def test_a_phone_shows_all_of_it(open_lab):
     """Nothing is wider than the screen."""
     text, _ = mutant("never-looks")
-    page = show(**PHONE)
+    page = open_lab(**PHONE)
     run(page, text)
     button(page, "Step through it").click()
     page.wait_for_selector("kv-story")
@@ -753,9 +766,9 @@ def test_without_the_editor_a_plain_field_does(site, serve, open_page):
 # Time ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_result_comes_soon_and_the_next_at_once(show):
+def test_the_first_result_comes_soon_and_the_next_at_once(open_lab):
     """The page's own clock: from the click to the first test's mark, and to the whole scoreboard."""
-    page = show()
+    page = open_lab()
     write(page, solution())
     times = [page.evaluate(CLOCK) for _ in range(6)]
     print("seconds from click to first result and to all, cold then warm:", *[f"{a:.2f}/{b:.2f}" for a, b in times])

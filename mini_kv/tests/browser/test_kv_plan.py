@@ -26,13 +26,19 @@ def site(write_site, megabytes):
     return write_site("Will it fit?", index=index, bare=bare)
 
 
-@pytest.fixture
-def show(site, serve, open_page):
-    """A function that opens the page with an address, waits for its answer, and returns it."""
-    address = serve(site)
+@pytest.fixture(scope="module")
+def warm(site, open_warm):
+    """A function that shows the page, in the window that these tests share."""
+    return open_warm(site, "index.html")
 
-    def shown(fragment="", **options):
-        page = open_page(f"{address}/index.html{fragment}", **options)
+
+@pytest.fixture
+def show(warm, site, serve, open_page):
+    """A function that shows the page with an address, or opens another window, waits for its answer, and returns it."""
+
+    def shown(fragment="", *, own=False, **options):
+        name = f"index.html{fragment}"
+        page = open_page(f"{serve(site)}/{name}", **options) if own else warm(name, **options)
         page.locator("kv-plan .big").first.wait_for()
         wait(page)
         return page
@@ -123,7 +129,7 @@ def test_a_pasted_config_is_read_and_stays_in_the_address(show, serve, site, ope
     assert said(page)[0].startswith("Room for ")
     assert said(page)[1] == "480 shared tokens are shorter than a block of 576: nothing can be found."
     page.wait_for_function("location.hash.includes('config=')")
-    other = show(page.evaluate("location.hash"))
+    other = show(page.evaluate("location.hash"), own=True)
     assert said(other) == said(page)
     assert json.loads(other.get_by_label("Its text", exact=True).input_value()) == QWEN
 
@@ -172,7 +178,7 @@ def test_an_address_that_is_none_of_the_page_s_changes_nothing(show):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_is_accessible_and_fits_a_phone(show, axe, dark):
-    page = show(**PHONE, dark=dark)
+    page = show(own=True, **PHONE, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert axe(page) == []
 

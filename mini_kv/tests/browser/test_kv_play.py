@@ -30,11 +30,16 @@ def site(write_site, megabytes):
     return write_site("Play", index=index, bare=bare)
 
 
+@pytest.fixture(scope="module")
+def warm(site, open_warm):
+    """A function that shows the page, in the window that these tests share."""
+    return open_warm(site, "index.html")
+
+
 @pytest.fixture
-def show(site, serve, open_page):
-    """A function that opens the page with an address."""
-    address = serve(site)
-    return lambda fragment="", **options: open_page(f"{address}/index.html{fragment}", **options)
+def show(warm):
+    """A function that shows the page with an address."""
+    return lambda fragment="", **options: warm(f"index.html{fragment}", **options)
 
 
 @pytest.fixture
@@ -326,8 +331,8 @@ def test_a_reader_who_presses_at_random_leaves_no_block_behind(show):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_phone_and_can_be_read(dark, show, axe):
-    page = show(dark=dark, **PHONE)
+def test_it_fits_a_phone_and_can_be_read(dark, site, serve, open_page, axe):
+    page = open_page(f"{serve(site)}/index.html", dark=dark, reduced_motion="reduce", **PHONE)  # at rest
     make_steps(page, 1, 2)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert axe(page) == []

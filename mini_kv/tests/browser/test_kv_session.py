@@ -19,12 +19,18 @@ def site(write_site, megabytes):
     return write_site("Your agent's session", index=fence.element(megabytes), bare=fence.element(None))
 
 
-@pytest.fixture
-def show(site, serve, open_page):
-    """A function that opens the page."""
+@pytest.fixture(scope="module")
+def warm(site, open_warm):
+    """A function that shows the page, in the window that these tests share."""
+    return open_warm(site, "index.html")
 
-    def shown(**options):
-        page = open_page(f"{serve(site)}/index.html", **options)
+
+@pytest.fixture
+def show(warm, site, serve, open_page):
+    """A function that shows the page, or opens another window."""
+
+    def shown(*, own=False, **options):
+        page = open_page(f"{serve(site)}/index.html", **options) if own else warm("index.html", **options)
         page.get_by_role("button", name="Example: Codex").wait_for()
         return page
 
@@ -175,7 +181,7 @@ def test_without_python_the_page_says_how_to_read_a_file_in_a_terminal(site, ser
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_phone_and_can_be_read(show, axe, dark):
-    page = show(dark=dark, **PHONE)
+    page = show(own=True, dark=dark, **PHONE)
     example(page)
     page.get_by_role("button", name="Draw the curve").click()
     page.locator("kv-session .curve svg").wait_for(timeout=60_000)
