@@ -263,6 +263,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     ):
         if is_debugged:
             config.stash[CLOCK].stop()
+        elif FIXTURE in item.stash:
+            item.stash[FIXTURE].clock_stopped = config.stash[CLOCK].stopped
         try:
             return (yield)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:  # pytest would stop at both

@@ -102,7 +102,7 @@ def model_scenes(seed: int) -> list[Scene]:
         replace(hour, windows=True, num_blocks=106),
         replace(hour, forks=True),
         replace(hour, large_scores=True, num_visits=12),
-        replace(hour, large_scores=True, num_visits=6),
+        replace(hour, large_scores=True, num_visits=6, longest_answer=6),
     )
     without = (*KERNELS, *ON_DICE)
     return [

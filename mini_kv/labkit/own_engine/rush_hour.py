@@ -46,6 +46,8 @@ class ModelHour:
     """Whether the scores of attention are so large that a softmax must subtract their maximum."""
     num_visits: int | None = None
     """Keep only the first requests. `None`: all."""
+    longest_answer: int | None = None
+    """End each answer after so many tokens. `None`: answers are as long as their requests want."""
     enable_caching: bool = True
     max_num_seqs: int = 12
     block_size: int = 8
@@ -79,7 +81,9 @@ class ModelHour:
 
     def visits(self) -> list[Visit]:
         """Return the requests in the order of their arrival."""
-        return visits(self.seed, forks=self.forks)[: self.num_visits]
+        kept = visits(self.seed, forks=self.forks)[: self.num_visits]
+        longest = self.longest_answer or LONGEST
+        return [replace(visit, max_tokens=min(visit.max_tokens, longest)) for visit in kept]
 
 
 def _enlarge_scores(model: TinyLlama) -> None:
