@@ -67,7 +67,8 @@ class Interrupted(KeyboardInterrupt):
 class Activity:
     """Tells whether this process or one of its descendants had anything to compute, but for the calling thread.
 
-    Linux keeps an account of each thread: the nanoseconds that it computed and that it stood in the run queue.
+    Linux keeps an account of each thread: the nanoseconds that it computed and that it stood in the run queue. A thread
+    that is in the queue now, or waits for the disk, counts as well.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -78,15 +79,15 @@ class Activity:
     def __call__(self) -> bool:
         """Return whether there was anything since the last call. On a system without accounts: yes."""
         try:
-            now = self._accounts()
+            is_in_queue, now = self._look()
         except OSError:
             return True
         before, self._before = self._before, now
-        return sum(max(0, ns - before.get(thread, 0)) for thread, ns in now.items()) > QUIET_NS
+        return is_in_queue or sum(max(0, ns - before.get(thread, 0)) for thread, ns in now.items()) > QUIET_NS
 
-    def _accounts(self) -> dict[str, int]:
-        """Return the nanoseconds of each thread. Raises `OSError` if this system does not tell."""
-        accounts: dict[str, int] = {}
+    def _look(self) -> tuple[bool, dict[str, int]]:
+        """Return whether a thread is in the queue, and the nanoseconds of each. Raises `OSError` if they are not kept."""
+        is_in_queue, accounts = False, {}
         own = self._proc / "self"
         if (own / "schedstat").read_text(encoding="ascii").split()[0] == "0":
             raise OSError("the account is not kept")
@@ -100,7 +101,9 @@ class Activity:
                     if thread.name != mine:
                         computed, queued, _ = (thread / "schedstat").read_text(encoding="ascii").split()
                         accounts[thread.name] = int(computed) + int(queued)
-        return accounts
+                        after_name = (thread / "stat").read_bytes().rpartition(b") ")[2]
+                        is_in_queue |= after_name.startswith((b"R", b"D"))
+        return is_in_queue, accounts
 
 
 class Deadline:

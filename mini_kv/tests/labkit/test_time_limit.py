@@ -173,8 +173,8 @@ def test_ctrl_c_is_no_verdict():
 # The accounts of Linux.
 
 
-def accounts(folder, **nanoseconds):
-    """Write the accounts of a process with these threads. The thread `t1` is the one that asks."""
+def accounts(folder, state="S", **nanoseconds):
+    """Write the accounts of a process with these threads in this state. The thread `t1` is the one that asks."""
     folder.joinpath("self").mkdir(exist_ok=True)
     folder.joinpath("self", "schedstat").write_text("5 5 1\n", encoding="ascii")
     if not folder.joinpath("thread-self").is_symlink():
@@ -184,6 +184,7 @@ def accounts(folder, **nanoseconds):
         thread = folder / process / "task" / name
         thread.mkdir(parents=True, exist_ok=True)
         thread.joinpath("schedstat").write_text(f"{computed} {queued} 1\n", encoding="ascii")
+        thread.joinpath("stat").write_text(f"7 (a) b) {state} 1 1\n", encoding="ascii")
         thread.joinpath("children").write_text("8 9\n" if name == "t2" else "", encoding="ascii")
 
 
@@ -203,6 +204,9 @@ def test_what_a_thread_or_a_descendant_computed_or_queued_is_activity(tmp_path):
     accounts(tmp_path, c1=(200 * ms, 0))  # a child computed; the child 9 has ended
     assert is_active()
     assert not is_active()
+    for state in ("R", "D"):  # in the queue right now, or at the disk
+        accounts(tmp_path, state=state, t2=(105 * ms, 50 * ms))
+        assert is_active()
 
 
 def test_where_no_accounts_are_kept_a_process_is_never_said_to_wait(tmp_path):
