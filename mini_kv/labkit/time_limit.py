@@ -86,7 +86,7 @@ class Activity:
         return is_in_queue or sum(max(0, ns - before.get(thread, 0)) for thread, ns in now.items()) > QUIET_NS
 
     def _look(self) -> tuple[bool, dict[str, int]]:
-        """Return whether a thread is in the queue, and the nanoseconds of each. Raises `OSError` if they are not kept."""
+        """Return whether a thread is in the queue, and the nanoseconds of each. Raises `OSError` if none are kept."""
         is_in_queue, accounts = False, {}
         own = self._proc / "self"
         if (own / "schedstat").read_text(encoding="ascii").split()[0] == "0":
