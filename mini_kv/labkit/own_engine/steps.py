@@ -87,6 +87,8 @@ class Act:
     steps: list[Step] = field(default_factory=list)
     error: BaseException | None = None
     rush: Rush | None = None
+    each_step: Callable[[int], None] = lambda number: None
+    """Is told the number of each step that was made."""
 
     def again(self, own: OwnParts, limit: float) -> "Act":
         """Return a run of the same rush hour on other parts."""
@@ -97,6 +99,7 @@ class Act:
         try:
             for step in each_in_time(self._steps(), self.limit):
                 self.steps.append(step)
+                self.each_step(len(self.steps))
                 yield step
         except (Exception, SystemExit, TookTooLongError) as error:
             self.error = first_cause(error)
