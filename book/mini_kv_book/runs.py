@@ -7,6 +7,7 @@ import ast
 import io
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,10 @@ from mini_kv_book.places import ROOT
 
 _PRINTS = "# prints:"
 PREDICT = "# predict first"
-_COMMAND_LIMIT = 60  # seconds
+_CPU_S = 60
+"""Seconds that a command may compute, on a system that can limit it. On a busy machine they take much longer."""
+_WALL_S = 600
+"""Seconds on the clock after which a command hangs."""
 
 
 class FenceError(Exception):
@@ -106,11 +110,12 @@ def _guilty_line(error: BaseException) -> int:
     return line - 1
 
 
-def run_command(body: str) -> str:
+def run_command(body: str, cpu_seconds: int = _CPU_S, wall_seconds: float = _WALL_S) -> str:
     """Run one `mini-kv ...` or `python -m mini_kv...` command in the repository's root, and return its output.
 
     Raises:
-        FenceError: It is not such a command, it failed, it took more than a minute, or it names a path of this machine.
+        FenceError: It is not such a command, it failed, it computes too long or hangs, or it names a path of this
+            machine.
     """
     words = shlex.split(body)
     if words[:1] == ["mini-kv"]:
@@ -124,22 +129,31 @@ def run_command(body: str) -> str:
     env |= {"PYTHONPATH": path, "PYTHONUTF8": "1", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"}
     try:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            _limited([sys.executable, *arguments], cpu_seconds),
             cwd=ROOT,
             env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
-            timeout=_COMMAND_LIMIT,
+            timeout=wall_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise FenceError(f"took longer than {_COMMAND_LIMIT} s") from None
+        raise FenceError(f"no end after {wall_seconds:g} s: it hangs, or this machine is very busy") from None
+    if os.name == "posix" and done.returncode == -signal.SIGXCPU:
+        raise FenceError(f"computed longer than {cpu_seconds} s")
     if done.returncode:
         raise FenceError(f"exit status {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
     if str(ROOT) in done.stdout:
         raise FenceError("prints a path of the machine that builds the book")
     return done.stdout.strip("\n")
+
+
+def _limited(command: list[str], cpu_seconds: int) -> list[str]:
+    """Return the command with a limit of its CPU time. Windows has none."""
+    if os.name != "posix":
+        return command
+    return ["sh", "-c", f'ulimit -S -t {cpu_seconds}; exec "$@"', "sh", *command]
 
 
 def source_of(symbol: str) -> Source:

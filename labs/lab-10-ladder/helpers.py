@@ -111,7 +111,8 @@ def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size:
 
 def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
     """Compile all five kernels for tiles as large as on a GPU, once for all tests; fail for this one's."""
-    found = compile_calls(lab.implementation.file, gpu_sized_calls(torch))[launcher]
+    with lab.clock_stopped():
+        found = compile_calls(lab.implementation.file, gpu_sized_calls(torch))[launcher]
     if found.error:
         what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
         failure = LabFailure(what, "code for the GPU", InWords("an error"))

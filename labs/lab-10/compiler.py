@@ -24,7 +24,8 @@ def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher
         "reshape_and_cache": [*step.tensors().values()],
         "paged_attention_decode": [*batch.tensors().values(), batch.scale],
     }
-    found = compile_calls(lab.implementation.file, calls)[launcher]
+    with lab.clock_stopped():
+        found = compile_calls(lab.implementation.file, calls)[launcher]
     if found.error:
         what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
         failure = LabFailure(what, "code for the GPU", InWords("an error"))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -117,6 +118,8 @@ class LabUnderTest:
         """Returns the state that a failure shows."""
         self.cards: Sequence[Card] = ()
         """Resources of the learner's kernels, from a test that compiles them."""
+        self.clock_stopped: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Stops the test's clock while the enclosed code runs, which has limits of its own."""
 
     def engine(self, part: Part) -> Part:
         """Return this class or function of the engine, or in an audit its replacement with a bug."""

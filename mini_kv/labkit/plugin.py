@@ -32,10 +32,20 @@ from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import ACTS_AS_IF, ENDED, LabResult, State, draw_brief, draw_scoreboard
-from mini_kv.labkit.time_limit import TIME_LIMIT_S, Interrupted, hard_limit, memory_limit, seconds_of, time_limit
+from mini_kv.labkit.time_limit import (
+    PATIENCE_S,
+    TIME_LIMIT_S,
+    Clock,
+    Interrupted,
+    NoVerdictError,
+    hard_limit,
+    memory_limit,
+    seconds_of,
+    time_limit,
+)
 
-WAIT = 12
-"""Wall-clock limit as a multiple of the CPU limit. On a busy machine a process computes only part of the time."""
+STOPS_OTHERS = (State.FAIL, State.WAIT, State.NO_VERDICT)
+"""The states of a test in which those that build on it wait."""
 PRINTED = 10_000
 """Most characters kept of one test's output."""
 end_python = os._exit
@@ -53,8 +63,8 @@ NOTES = pytest.StashKey[list[str]]()
 """Sentences about the learner's files, printed after the scoreboard."""
 STDERR = pytest.StashKey[int]()
 """File number of the terminal, also while pytest captures the output."""
-CLOCK = pytest.StashKey[threading.Event]()
-"""Stops the clock of the running test."""
+CLOCK = pytest.StashKey[Clock]()
+"""The clock of the running test."""
 JUDGE = pytest.StashKey[dict[str, Any]]()
 """The judge's functions by name, as they were before a learner's code was loaded."""
 OVER = pytest.StashKey[pytest.Session]()
@@ -80,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         metavar="N",
         type=seconds_of,
         default=TIME_LIMIT_S,
-        help=f"seconds that a lab's test may compute (default {TIME_LIMIT_S}); waiting is allowed {WAIT} times as long",
+        help=f"seconds that a lab's test may compute (default {TIME_LIMIT_S}); it has {PATIENCE_S} s on the clock",
     )
     group.addoption("--brief", action="store_true", help="print one failure in full and count the others: mini-kv run")
 
@@ -231,7 +241,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if result is None or result.after is None:
         return
     for other in results.values():
-        if other.lab is result.lab and other.test == result.after and other.state in (State.FAIL, State.WAIT):
+        if other.lab is result.lab and other.test == result.after and other.state in STOPS_OTHERS:
             raise Waiting(f"waits for {result.after}")
 
 
@@ -245,12 +255,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         _write_results(config, ends_in=result)
     marks = [mark.args[0] for mark in item.iter_markers("timeout")]  # ours is 0; a long test brings its own
     seconds = max([config.getoption("--lab-seconds"), *marks])
-    patience = 1e6 if "pydevd" in sys.modules else WAIT * seconds  # a person looks at it, line by line
+    is_debugged = "pydevd" in sys.modules  # a person looks at it, line by line
     with (
-        hard_limit(patience, seconds, config.stash[STDERR]),
-        time_limit(patience, seconds, lambda: _end_python(item)) as config.stash[CLOCK],
+        nullcontext() if is_debugged else hard_limit(seconds, config.stash[STDERR]),
+        time_limit(seconds, last_resort=lambda: _end_python(item)) as config.stash[CLOCK],
         memory_limit() if result.lab.needs == "C" else nullcontext(),
     ):
+        if is_debugged:
+            config.stash[CLOCK].stop()
+        elif FIXTURE in item.stash:
+            item.stash[FIXTURE].clock_stopped = config.stash[CLOCK].stopped
         try:
             return (yield)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:  # pytest would stop at both
@@ -263,7 +277,7 @@ def pytest_enter_pdb(config: pytest.Config) -> None:
     """Stop the clocks, because a person uses the debugger."""
     faulthandler.cancel_dump_traceback_later()
     if CLOCK in config.stash:
-        config.stash[CLOCK].set()
+        config.stash[CLOCK].stop()
 
 
 def _write_results(config: pytest.Config, ends_in: LabResult | None = None) -> None:
@@ -338,6 +352,8 @@ def _shortened(text: str) -> str:
 def _state_of(error: BaseException) -> State:
     if isinstance(error, LabTodo):
         return State.TODO
+    if isinstance(error, NoVerdictError):
+        return State.NO_VERDICT
     return State.WAIT if isinstance(error, Waiting) else State.FAIL
 
 
@@ -369,12 +385,14 @@ def _set_message(
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Show TODO and WAIT as separate states, so that the list of failures starts with a real problem."""
+    """Show TODO, WAIT and NO VERDICT as separate states, so that the list of failures starts with a real problem."""
     state = getattr(report, "lab_state", None)
     if state == State.TODO:
         return "todo", "T", "TODO"
     if state == State.WAIT:
         return "wait", "W", "WAIT"
+    if state == State.NO_VERDICT:
+        return "no verdict", "N", "NO VERDICT"
     return None
 
 

@@ -32,6 +32,8 @@ class State(StrEnum):
     """The code is not written yet. It has no points and is not a failure."""
     WAIT = "wait"
     """The test that it builds on failed."""
+    NO_VERDICT = "no verdict"
+    """The machine was too busy to run it to its end. It has no points and is not a failure."""
     NOT_RUN = "not run"
 
 
@@ -68,7 +70,8 @@ class LabResult:
 
 def all_ran(lab: Lab, results: Sequence[LabResult]) -> bool:
     """Return whether all tests of the lab ran: none was left out by `-k`, a node's name or an early end."""
-    return sum(result.points for result in results if result.state is not State.NOT_RUN) == lab.points
+    left_out = (State.NOT_RUN, State.NO_VERDICT)
+    return sum(result.points for result in results if result.state not in left_out) == lab.points
 
 
 def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]) -> list[str]:
@@ -179,6 +182,8 @@ def _first_open(results: Sequence[LabResult]) -> LabResult | None:
 def _place(implementation: Implementation, result: LabResult) -> str:
     """Return the location of a test's function, and the minutes to write it if it is still TODO."""
     function = next((f for f in implementation.lab.functions if f.name == result.function), None)
+    if result.state is State.NO_VERDICT:
+        return f"{result.message}. Run it again."
     minutes = f", about {function.minutes} minutes" if function is not None and result.state is State.TODO else ""
     return f"{_definition(implementation.source, result.function)} {result.function}{minutes}"
 

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import pkgutil
 import re
+import sys
 import tomllib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -292,6 +293,17 @@ def test_only_commands_of_this_project_run_and_a_failing_one_is_an_error(command
     with pytest.raises(FenceError) as error:
         run_command(command)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit what a process computes")
+def test_a_command_that_computes_too_long_is_an_error():
+    with pytest.raises(FenceError, match=r"^computed longer than 1 s$"):
+        run_command("mini-kv finale --labs solution --hours 6", cpu_seconds=1)
+
+
+def test_a_command_that_hangs_is_an_error_that_also_suspects_the_machine():
+    with pytest.raises(FenceError, match=r"^no end after 0\.01 s: it hangs, or this machine is very busy$"):
+        run_command("mini-kv story share-and-evict", wall_seconds=0.01)
 
 
 def test_a_chart_is_what_the_last_line_shows():

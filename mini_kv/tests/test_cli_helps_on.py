@@ -15,7 +15,7 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.events.scenario import load_scenario, scenario_names
-from mini_kv.labkit.commands.doctor_command import EXTRAS, doctor_lines
+from mini_kv.labkit.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
 from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import load_lab
 from mini_kv.tests.throwaway_lab import LAB_TOML
@@ -329,6 +329,22 @@ def test_a_read_only_checkout(checkout: Path) -> None:
 
 
 # What to install ----------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_says_that_a_pytorch_is_newer_than_what_was_tried() -> None:
+    major, minor = UNTRIED_TORCH
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["attention"] == [f"torch>=2.6,<{major}.{minor}"]
+    assert [is_tried for _, is_tried, _, _ in check_torch(f"{major}.{minor - 1}.9+cpu")] == [True]
+    assert check_torch(f"{major}.{minor}.0+cpu") == [
+        (
+            f"PyTorch older than {major}.{minor}, from which on none was tried: here is {major}.{minor}.0+cpu",
+            False,
+            False,
+            f"pip install 'torch<{major}.{minor}'",
+        )
+    ]
+    assert check_torch("") == []
 
 
 def test_the_doctor_knows_every_extra() -> None:

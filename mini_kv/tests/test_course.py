@@ -153,7 +153,33 @@ def test_without_the_file_every_lab_is_open(tmp_path):
     assert load_course(tmp_path).closed() == {}
 
 
-def test_the_publishing_workflow_refuses_the_placeholder_before_it_builds():
-    steps = re.findall(r"- run: (.*)", (ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8"))
-    assert steps[0].startswith("PYTHONPATH=.:book python -m mini_kv_book.course")
-    assert steps[1].startswith("make book-whole")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no bash")
+@pytest.mark.parametrize("owner", ["OWNER", "ME"])
+def test_the_publishing_workflow_ends_with_a_notice_while_there_is_no_address(owner, tmp_path):
+    workflow = (ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8")
+    script = re.search(r"id: course.*\n +run: \|\n((?: {10}.*\n)+)", workflow)
+    assert script is not None
+    (tmp_path / "book" / "mini_kv_book").mkdir(parents=True)
+    (tmp_path / "book" / "course.toml").write_text(f'name = "x"\naddress = "https://github.com/{owner}/mini_kv" # x\n')
+    (tmp_path / "book" / "mini_kv_book" / "course.py").write_text("print('checked')\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.defpath}", "GITHUB_OUTPUT": str(tmp_path / "output")}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script[1]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    if owner == "OWNER":
+        assert done.stdout.startswith("::notice::")
+        assert not (tmp_path / "output").exists()
+    else:
+        assert (done.stdout, (tmp_path / "output").read_text()) == ("checked\n", "has_address=true\n")
+
+
+def test_without_an_address_the_publishing_workflow_builds_and_publishes_nothing():
+    workflow = (ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8")
+    after = workflow.partition("id: course")[2]
+    steps = re.findall(r"^      - (.*)(?:\n +(.*))?", after, re.MULTILINE)
+    built = [step for step in steps if "deployment" not in step[0]]
+    assert [condition for condition, _ in built] == ["if: steps.course.outputs.has_address"] * 3
+    assert built[0][1].startswith("run: make book-whole")
+    assert "needs: build\n    if: needs.build.outputs.has_address\n" in after

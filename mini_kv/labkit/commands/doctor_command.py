@@ -1,7 +1,9 @@
 """`mini-kv doctor`: the course's requirements, those that are installed, and the commands for the rest."""
 
 import argparse
+import importlib.metadata
 import importlib.util
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -41,6 +43,10 @@ EXTRAS = {
 """Every extra of pyproject.toml. A test compares them."""
 
 
+UNTRIED_TORCH = (2, 14)
+"""The first version of PyTorch that was not tried. The extra `attention` ends before it."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Do nothing, because the command takes no arguments."""
 
@@ -67,6 +73,7 @@ def doctor_lines(start: Path) -> tuple[list[str], bool]:
         ("git, for updates", shutil.which("git") is not None, False, "install git"),
         ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),
         *(_check_extra(name, extra) for name, extra in EXTRAS.items()),
+        *check_torch(installed("torch")),
     ]
     lines = []
     for what, there, needed, remedy in checks:
@@ -80,6 +87,23 @@ def _check_extra(name: str, extra: Extra) -> tuple[str, bool, bool, str]:
     missing = [package for package in wanted if not _importable(package)]
     lacks = f" (no {', no '.join(missing)})" if missing else ""
     return f"extra {name}: {extra.gives}{lacks}", not missing, False, f"{extra.make}, or pip install -e '.[{name}]'"
+
+
+def installed(package: str) -> str:
+    """Return the package's version, or "" if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_torch(version: str) -> list[tuple[str, bool, bool, str]]:
+    """Return a check that fails if this version of PyTorch is too new. No check without a version."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    first = ".".join(map(str, UNTRIED_TORCH))
+    what = f"PyTorch older than {first}, from which on none was tried"
+    is_tried = numbers < UNTRIED_TORCH
+    return [(f"{what}: here is {version}", is_tried, False, f"pip install 'torch<{first}'")] if version else []
 
 
 def _importable(name: str) -> bool:

@@ -71,12 +71,19 @@ def run(args: argparse.Namespace) -> int:
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
-    finale = Finale(args.labs, all_labs(root), scenes)
+    tell = _tell if sys.stdout.isatty() else lambda name: None
+    finale = Finale(args.labs, all_labs(root), scenes, tell)
     for line in finale.lines():
+        tell("")
         print(line, flush=True)
     if args.film is not None and finale.film is not None:
         write_page(args.film, page(finale.film))
     return 0 if finale.is_right else 1
+
+
+def _tell(name: str) -> None:
+    """Show what runs in the terminal's last line, until the next text covers it. `name`: "" for nothing."""
+    print(f"\r{name:<40}\r", end="", flush=True)
 
 
 def _check(args: argparse.Namespace) -> None:

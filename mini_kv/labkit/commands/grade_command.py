@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.labkit.commands import write_file
-from mini_kv.labkit.grading.grade import Grader, Mark
+from mini_kv.labkit.grading.grade import TO_REVIEW, Grader, Mark
 from mini_kv.labkit.grading.gradebook import as_csv, save
 from mini_kv.labkit.grading.handins import find_handins
 from mini_kv.labkit.grading.isolation import KINDS, SAYS, find_walls
@@ -32,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade, and return 0 if every hand-in has a mark, 1 if one is held or ended early, 2 if nothing was graded."""
+    """Grade, and return 0 if every hand-in has a mark, 1 if one has to be reviewed, 2 if nothing was graded."""
     try:
         marks = _grade(args)
     except (ValueError, OSError) as error:
         print(f"mini-kv grade: {error}", file=sys.stderr)
         return 2
-    odd = [mark for mark in marks if mark.status in ("held", "broken")]
+    odd = [mark for mark in marks if mark.status in TO_REVIEW]
     print(f"{len({mark.student for mark in marks})} hand-ins, {len(marks)} labs; {len(odd)} for you to review")
     return 1 if odd else 0
 

@@ -38,7 +38,7 @@ def manager_of(own: OwnParts) -> Callable[[int, int], Any]:
 def verdict(check: Check, own: OwnParts) -> str:
     """Return what the check says about a manager with these parts."""
     try:
-        with time_limit(10 * LIMIT_S, LIMIT_S):
+        with time_limit(LIMIT_S, 10 * LIMIT_S):
             outcome = run_check(check, manager_of(own))
     except LabTodo:
         return "still TODO"

@@ -33,6 +33,10 @@ from mini_kv.labkit.scoreboard import State
 
 MAX_REPORT = 4_000_000
 """Bytes that a process may report."""
+WALL_S = 600
+"""Wall-clock seconds of a lab's process beyond twice its CPU seconds. A busy machine takes no points."""
+TO_REVIEW = ("held", "broken", "no verdict")
+"""The states of a mark that a person has to look at."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,11 @@ class Mark:
     points: int
     score: int = 0
     status: str = "graded"
-    """`graded`, `missing`, `held` (0 points until a person has reviewed it), or `broken` (it ended early)."""
+    """`graded`, `missing`, or one of these.
+
+    `held`: 0 points until a person has reviewed it. `broken`: it ended early. `no verdict`: the machine was too busy to
+    run each test to its end, so grade it again.
+    """
     why: list[str] = field(default_factory=list)
     """Sentences for the TA."""
     ran: str = ""
@@ -66,7 +74,7 @@ class Grader:
         Args:
             labs: to be graded.
             walls: the isolation of each process.
-            seconds: CPU seconds of one lab's process. Its wall-clock limit is twice that, plus 10.
+            seconds: CPU seconds of one lab's process.
             accepted: each `STUDENT/LAB` whose code may run despite objections.
         """
         self.labs, self.walls, self.seconds, self.accepted = labs, walls, seconds, set(accepted)
@@ -134,8 +142,17 @@ class Grader:
             if name in tests:
                 mark.tests[name] |= {"state": state, "message": message}
         mark.score = sum(test["points"] for test in mark.tests.values() if test["state"] == State.PASS)
-        if not ran.over:
+        unknown = [f"{name}: {message}" for name, state, message in ran.ended if state == State.NO_VERDICT]
+        if ran.is_late:
+            unknown.append(f"its process had not ended after {self._wall_seconds} s on the clock")
+        if unknown:
+            mark.status, mark.why = "no verdict", [printable(each) for each in unknown]
+        elif not ran.over:
             mark.status, mark.why = "broken", [f"the process ended before its tests did: {ran.ending}"]
+
+    @property
+    def _wall_seconds(self) -> int:
+        return 2 * self.seconds + WALL_S
 
     def _run(self, lab: Lab, code: bytes, *options: str) -> "_Ran":
         """Run the lab's tests on this code, in a temporary folder."""
@@ -177,7 +194,7 @@ class Grader:
             os.write(write_word, word.encode())
             os.close(write_word)
             try:
-                report = _listen(read_report, process, 2 * self.seconds + 10)
+                report, ran.is_late = _listen(read_report, process, self._wall_seconds)
             finally:
                 os.close(read_report)
                 with suppress(ProcessLookupError, PermissionError):
@@ -188,8 +205,8 @@ class Grader:
         ran.hear(report, word)
 
 
-def _listen(pipe: int, process: "subprocess.Popen[bytes]", seconds: float) -> bytes:
-    """Return the output of the process until it ends, exceeds the limit of bytes, or its time is over."""
+def _listen(pipe: int, process: "subprocess.Popen[bytes]", seconds: float) -> tuple[bytes, bool]:
+    """Return the output of the process until it ends or exceeds the limit of bytes, and whether its time was over."""
     heard, until = bytearray(), time.monotonic() + seconds
     while time.monotonic() < until and len(heard) <= MAX_REPORT:
         over = process.poll() is not None  # asked before: what it said last is still read
@@ -197,8 +214,8 @@ def _listen(pipe: int, process: "subprocess.Popen[bytes]", seconds: float) -> by
         more = os.read(pipe, 65536) if ready else b""
         heard += more
         if (over or ready) and not more:
-            break
-    return bytes(heard[:MAX_REPORT])
+            return bytes(heard), False
+    return bytes(heard[:MAX_REPORT]), len(heard) <= MAX_REPORT
 
 
 @dataclass(slots=True)
@@ -211,6 +228,8 @@ class _Ran:
     beliefs: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     over: bool = False
+    is_late: bool = False
+    """Whether it was ended because it took too long on the clock."""
     status: int = 0
     tail: str = ""
 

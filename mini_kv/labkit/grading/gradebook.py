@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mini_kv.labkit.grading.grade import Mark
+from mini_kv.labkit.grading.grade import TO_REVIEW, Mark
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import write_whole
 
@@ -51,7 +51,7 @@ def _by_student(labs: Sequence[str], marks: Sequence[Mark]) -> list[dict[str, An
     for student in dict.fromkeys(mark.student for mark in marks):
         own = {mark.lab: mark for mark in marks if mark.student == student}
         scores = {lab: own[lab].score for lab in labs if lab in own}
-        odd = [f"{lab}: {own[lab].status}" for lab in own if own[lab].status in ("held", "broken")]
+        odd = [f"{lab}: {own[lab].status}" for lab in own if own[lab].status in TO_REVIEW]
         rows.append({"student": student, **scores, "total": sum(scores.values()), "to look at": ", ".join(odd)})
     return rows
 

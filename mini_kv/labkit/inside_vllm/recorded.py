@@ -79,9 +79,9 @@ class RecordedHour:
 
     requests: ModelHour
 
-    def rush(self, own: OwnParts, limit_s: float) -> "RecordedRush":
+    def rush(self, own: OwnParts) -> "RecordedRush":
         """Return an engine with these parts."""
-        return RecordedRush(self.requests.rush(own, limit_s))
+        return RecordedRush(self.requests.rush(own))
 
 
 class RecordedRush:

@@ -17,7 +17,6 @@ from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.rush_hour import ModelHour
 from mini_kv.labkit.own_engine.steps import Step
 from mini_kv.labkit.own_engine.visits import Guests, Visit
-from mini_kv.labkit.time_limit import time_limit
 
 MAX_MODEL_LEN = 256
 """Tokens of the longest request, so that it fits into the short pool."""
@@ -31,17 +30,17 @@ class VllmHour:
     place: str
     """`parts`: queue, index and lookup. `orders`: the scheduler, with all of the cache."""
 
-    def rush(self, own: OwnParts, limit_s: float) -> "VllmRush":
+    def rush(self, own: OwnParts) -> "VllmRush":
         """Return an engine with these parts."""
-        return VllmRush(self, own, limit_s)
+        return VllmRush(self, own)
 
 
 class VllmRush:
     """One rush hour on one engine."""
 
-    def __init__(self, hour: VllmHour, own: OwnParts, limit_s: float) -> None:
-        """Build the engine, in about 3 s. `limit_s`: the seconds within which it makes a step."""
-        self._limit_s, self._number = limit_s, 0
+    def __init__(self, hour: VllmHour, own: OwnParts) -> None:
+        """Build the engine, in about 3 s."""
+        self._number = 0
         self._guests = Guests(hour.requests.visits())
         self._answers: dict[str, list[int]] = {}
         folder = tiny_folder()
@@ -55,11 +54,10 @@ class VllmRush:
         try:
             while self._guests.are_due or self._core.scheduler.has_unfinished_requests():
                 self._number += 1
-                with time_limit(self._limit_s):
-                    for visit in self._guests.arriving(self._number):
-                        self._core.add_request(self._request(visit))
-                    self._core.abort_requests(self._guests.leaving(self._number))
-                    yield self._step()
+                for visit in self._guests.arriving(self._number):
+                    self._core.add_request(self._request(visit))
+                self._core.abort_requests(self._guests.leaving(self._number))
+                yield self._step()
         finally:
             self._core.shutdown()
 

@@ -23,7 +23,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from mini_kv.labkit.implementation import load_file
+from mini_kv.labkit.time_limit import NoVerdictError, TookTooLongError, hard_limit, time_limit
 
+COMPILE_S = 60
+"""Seconds that the process may compute for a file. It needs ten, most of them to import PyTorch and Triton."""
 CAPABILITY = 90
 """Ten times the compute capability of the GPU that the kernels are compiled for: an H100 or H200."""
 
@@ -72,7 +75,10 @@ _FOUND: dict[tuple[str, ...], dict[str, Compiled]] = {}
 
 
 def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[str, Compiled]:
-    """Return the result of each launcher of this file, called with these arguments."""
+    """Return the result of each launcher of this file, called with these arguments.
+
+    The process has a time limit of its own. Raises `NoVerdictError` if this machine is too busy.
+    """
     text = Path(source).read_text(encoding="utf-8")
     key = (text, *calls)
     if key not in _FOUND:
@@ -81,7 +87,10 @@ def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[st
         if status:
             last = (err.decode(errors="replace").splitlines() or ["without a word"])[-1]
             return dict.fromkeys(calls, Compiled([], f"the compiler ended with status {status}: {last}"))
-        _FOUND[key] = {name: _read(found) for name, found in json.loads(out).items()}
+        answer = json.loads(out)
+        if answer is None:
+            raise NoVerdictError("no verdict from the compiler: this machine is busy, or the code waits")
+        _FOUND[key] = {name: _read(found) for name, found in answer.items()}
     return _FOUND[key]
 
 
@@ -250,12 +259,19 @@ def _in_a_fork(request: bytes) -> _Answer:
         return os.waitstatus_to_exitcode(ended), out.read(), err.read()
 
 
-def compile_request(request: bytes) -> None:
-    """Compile the launchers of a file, both pickled in the request, and print the results."""
+def compile_request(request: bytes, cpu_seconds: float = COMPILE_S) -> None:
+    """Compile the launchers of a file, both pickled in the request, and print the results. Without a verdict: null."""
     source, calls = pickle.loads(request)
-    with redirect_stdout(sys.stderr):  # what the learner's file prints
-        module = load_file(Path(source))
-        found = {name: _compile_launches(getattr(module, name), arguments) for name, arguments in calls.items()}
+    try:
+        # What the learner's file prints goes to stderr.
+        with hard_limit(cpu_seconds, 2), time_limit(cpu_seconds), redirect_stdout(sys.stderr):
+            module = load_file(Path(source))
+            found = {name: _compile_launches(getattr(module, name), arguments) for name, arguments in calls.items()}
+    except NoVerdictError:
+        print("null")
+        return
+    except TookTooLongError as error:
+        found = dict.fromkeys(calls, Compiled([], str(error).partition(":")[0]))
     print(json.dumps({name: asdict(each) for name, each in found.items()}))
 
 

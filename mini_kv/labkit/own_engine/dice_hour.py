@@ -25,7 +25,6 @@ from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import make_groups, make_manager, make_scheduler
 from mini_kv.labkit.own_engine.steps import Step, found_by, names_of, told
-from mini_kv.labkit.time_limit import time_limit
 from mini_kv.policy.admission_strategies import ReservedBlocks
 from mini_kv.policy.eviction import PolicyPool
 from mini_kv.policy.ranked import LFU
@@ -116,9 +115,9 @@ class DiceHour:
     drafts: bool = False
     """Whether the requests have drafts. Then the engine's own scheduler plans, because lab-11 has none."""
 
-    def rush(self, own: OwnParts, limit_s: float) -> "DiceRush":
+    def rush(self, own: OwnParts) -> "DiceRush":
         """Return an engine with these parts."""
-        return DiceRush(self, own, limit_s)
+        return DiceRush(self, own)
 
     def sizes(self) -> Sizes:
         """Draw the sizes. The pool is short: it holds one or two of the longest requests."""
@@ -207,25 +206,23 @@ class DiceRush:
     traced: type[TracedKVCacheManager] = TracedKVCacheManager
     """The class that records the calls to the cache."""
 
-    def __init__(self, hour: DiceHour, own: OwnParts, limit_s: float) -> None:
-        """Build scheduler and cache. `limit_s`: the most seconds for that, and for each step."""
-        self.hour, self.own, self.limit_s, self.sizes = hour, own, limit_s, hour.sizes()
+    def __init__(self, hour: DiceHour, own: OwnParts) -> None:
+        """Build scheduler and cache."""
+        self.hour, self.own, self.sizes = hour, own, hour.sizes()
         self.chance = random.Random(f"arrivals {hour.seed}")
         recorder, limits = Recorder(strict=False), self.sizes.limits
         if hour.policy:
             own = replace(own, queue=_visible(own.policy or LFU), pool=PolicyPool, counts=None)
-        with time_limit(limit_s):
-            config = KVCacheConfig(self._num_blocks(own), make_groups(own, hour.specs(self.sizes.block_size)))
-            manager = make_manager(
-                own,
-                config,
-                new_block=recorder.new_block,
-                model_fingerprint="dice",
-                max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
-            )
+        config = KVCacheConfig(self._num_blocks(own), make_groups(own, hour.specs(self.sizes.block_size)))
+        manager = make_manager(
+            own,
+            config,
+            new_block=recorder.new_block,
+            model_fingerprint="dice",
+            max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
+        )
         self.kv = self.traced(manager, recorder)
-        with time_limit(limit_s):
-            self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
+        self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
         self._config = config
         self._made: list[Step] = []
         self.number = 0
@@ -251,14 +248,13 @@ class DiceRush:
         """Yield the steps until all requests have come and gone."""
         while self._num_arrived < NUM_REQUESTS or self.scheduler.has_unfinished_requests:
             self.number += 1
-            with time_limit(self.limit_s):
-                for _ in range(self.chance.choice(self.sizes.arrivals)):
-                    self._arrive()
-                if self.chance.random() < 0.05:
-                    self._leave()
-                if self.chance.random() < self.sizes.losses:
-                    self._lose()
-                yield self._step()
+            for _ in range(self.chance.choice(self.sizes.arrivals)):
+                self._arrive()
+            if self.chance.random() < 0.05:
+                self._leave()
+            if self.chance.random() < self.sizes.losses:
+                self._lose()
+            yield self._step()
 
     def film(self) -> dict[str, Any]:
         """Return the story of the pool so far."""

@@ -6,6 +6,7 @@ tokens, and with a model the logits that they were chosen from. The acts on dice
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def model_scenes(seed: int) -> list[Scene]:
         replace(hour, windows=True, num_blocks=106),
         replace(hour, forks=True),
         replace(hour, large_scores=True, num_visits=12),
-        replace(hour, large_scores=True, num_visits=6),
+        replace(hour, large_scores=True, num_visits=6, longest_answer=6),
     )
     without = (*KERNELS, *ON_DICE)
     return [
@@ -129,7 +130,7 @@ class Finale:
         choice: str,
         labs: Sequence[Lab],
         scenes: Sequence[Scene],
-        each_run: Callable[[str], None] = lambda name: None,
+        tell: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Prepare the acts. Nothing runs yet.
 
@@ -137,9 +138,9 @@ class Finale:
             choice: `starter`, `solution` or a folder.
             labs: all labs.
             scenes: the acts.
-            each_run: is told of each run before it begins.
+            tell: is told of each run before it begins, and of each step of a run with a model.
         """
-        self._choice, self._labs, self._scenes, self._each_run = choice, labs, scenes, each_run
+        self._choice, self._labs, self._scenes, self._tell = choice, labs, scenes, tell
         self._has_model = any(scene.has_model for scene in scenes)
         self._shown: set[str] = set()
         self.film: dict[str, Any] | None = None
@@ -181,10 +182,11 @@ class Finale:
         acts: list[Act] = []
         last_hour = None
         for hour, cast in hours_with_casts(scene, parts):
-            self._each_run(f"Act {number}, run {len(acts) + 1}")
+            run = f"Act {number}, run {len(acts) + 1}"
+            self._tell(run)
             if hour is not last_hour:
                 reference, last_hour = scene.reference(hour), hour
-            act = Act(hour, own_parts(cast.values()))
+            act = Act(hour, own_parts(cast.values()), each_step=partial(self._tell_step, scene, run))
             acts.append(act)
             difference = act.first_difference(reference)
             if self.film is None and act.rush is not None and scene.has_model == self._has_model:
@@ -200,7 +202,11 @@ class Finale:
         runs = f"{len(acts)} runs, " if len(acts) > 1 else ""
         yield from ("", f"{runs}{num_steps} steps: the same {scene.compared} as {scene.host}'s.", "")
         if scene.others:
-            yield from (*numbers(acts[0], scene.others), "")
+            yield from (*numbers(acts[0], scene.others, self._tell), "")
+
+    def _tell_step(self, scene: Scene, run: str, number: int) -> None:
+        if scene.has_model:  # the others' steps take a hundredth of a second
+            self._tell(f"{run}, step {number}")
 
 
 def hours_with_casts(scene: Scene, parts: Mapping[str, Found]) -> Iterator[tuple[Hour, Mapping[str, Found]]]:
@@ -226,9 +232,12 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def numbers(act: Act, others: Mapping[str, Hour]) -> list[str]:
-    """Return a table: the numbers of this act beside those of engines that have less."""
-    rows = {"yours": act, **{name: Act(hour).played() for name, hour in others.items()}}
+def numbers(act: Act, others: Mapping[str, Hour], tell: Callable[[str], None]) -> list[str]:
+    """Return a table: the numbers of this act beside those of engines that have less. `tell`: is told of each."""
+    rows = {"yours": act}
+    for name, hour in others.items():
+        tell(name)
+        rows[name] = Act(hour).played()
     head = f"{'':<22}{'steps':>7}{'computed':>10}{'found':>8}{'preempted':>11}{'waited':>8}"
     return [head, *(_row(name, each.steps) for name, each in rows.items())]
 

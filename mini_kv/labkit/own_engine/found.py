@@ -119,7 +119,7 @@ class LabFile:
         tree = ast.parse(Path(self.source).read_text(encoding="utf-8"), self.source)
         for node in tree.body:
             self._note(node, "")
-        with time_limit(limit), interpreted() if self.lab.needs == "K" else nullcontext():
+        with time_limit(limit, limit), interpreted() if self.lab.needs == "K" else nullcontext():
             self.module = implementation.load()
 
     def _note(self, node: ast.stmt, owner: str) -> None:

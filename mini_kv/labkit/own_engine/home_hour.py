@@ -26,17 +26,17 @@ CONTENT_BYTES = 4
 class HomeHour(PrefillHour):
     """One short hour without a scheduler, with a second home."""
 
-    def rush(self, own: OwnParts, limit_s: float) -> "HomeRush":
+    def rush(self, own: OwnParts) -> "HomeRush":
         """Return a cache and a home with these parts."""
-        return HomeRush(self, own, limit_s)
+        return HomeRush(self, own)
 
 
 class HomeRush(PrefillRush):
     """One hour on one cache and one home. Before a prompt is admitted, what the home has of it is brought up."""
 
-    def __init__(self, hour: HomeHour, own: OwnParts, limit_s: float) -> None:
-        """Build the cache and an empty home. `limit_s`: the most seconds for that, and for each step."""
-        super().__init__(hour, own, limit_s)
+    def __init__(self, hour: HomeHour, own: OwnParts) -> None:
+        """Build the cache and an empty home."""
+        super().__init__(hour, own)
         self._dice = random.Random(f"home {hour.seed}")
         self.home = SecondHome(self._dice.randrange(1, self._dice.choice((4, self.sizes.num_blocks))))
         self._seconds_at_once = self._dice.choice((0.0, 0.5, 1.0)) * self.sizes.block_size

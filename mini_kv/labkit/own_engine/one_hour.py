@@ -27,7 +27,6 @@ from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.dice_hour import DiceHour
 from mini_kv.labkit.own_engine.found import Found, own_parts
 from mini_kv.labkit.own_engine.steps import COMPARED, Act
-from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
 
 HOUR = DiceHour(454)
 """An hour of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
@@ -176,7 +175,7 @@ class OneHour:
 
 def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
     """Return the first `last` steps as a story that opens at the step `opened`."""
-    rush = HOUR.rush(own, STEP_LIMIT_S)
+    rush = HOUR.rush(own)
     for step in rush.steps():
         if step.number == last:
             break

@@ -11,7 +11,6 @@ from mini_kv.labkit.detective import admissions
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.dice_hour import NAMES, DiceHour, DiceRush
 from mini_kv.labkit.own_engine.steps import Step
-from mini_kv.labkit.time_limit import time_limit
 
 NUM_STEPS = 60
 
@@ -20,9 +19,9 @@ NUM_STEPS = 60
 class PrefillHour(DiceHour):
     """One short hour without a scheduler."""
 
-    def rush(self, own: OwnParts, limit_s: float) -> "PrefillRush":
+    def rush(self, own: OwnParts) -> "PrefillRush":
         """Return a cache with these parts."""
-        return PrefillRush(self, own, limit_s)
+        return PrefillRush(self, own)
 
 
 class NotingManager(TracedKVCacheManager):
@@ -46,11 +45,10 @@ class PrefillRush(DiceRush):
         """Yield the steps."""
         running: dict[str, Request] = {}
         for number in range(1, NUM_STEPS + 1):
-            with time_limit(self.limit_s):
-                lines = list(self.end_or_admit(running)) if number > 1 else []  # step 1: no request yet
-                hit_rate = (self.own.hit_rate or admissions.cache_hit_rate)(self.kv)
-                ref_counts = self.own.ref_counts or admissions.ref_counts
-                lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
+            lines = list(self.end_or_admit(running)) if number > 1 else []  # step 1: no request yet
+            hit_rate = (self.own.hit_rate or admissions.cache_hit_rate)(self.kv)
+            ref_counts = self.own.ref_counts or admissions.ref_counts
+            lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
             yield self.step_made(
                 number, scheduled=[], messages=lines, waiting=[], num_preemptions=0, counters={"hit rate": hit_rate}
             )

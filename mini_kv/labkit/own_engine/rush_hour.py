@@ -1,8 +1,8 @@
 """The rush hour of a small model: forty requests from a seed, on an engine whose pool is too small for them.
 
-rush = ModelHour(seed=0).rush(own, limit_s)     an engine with these parts
-for step in rush.steps(): ...                   arrivals, departures, and a step of the engine, until the last answer
-rush.film()                                     the story of its cache, for a figure
+rush = ModelHour(seed=0).rush(own)     an engine with these parts
+for step in rush.steps(): ...          arrivals, departures, and a step of the engine, until the last answer
+rush.film()                            the story of its cache, for a figure
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,6 @@ from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import make_manager, seams
 from mini_kv.labkit.own_engine.steps import Step, found_by, names_of
 from mini_kv.labkit.own_engine.visits import Guests, Visit, visits
-from mini_kv.labkit.time_limit import time_limit
 from mini_kv.serve.live_story import LiveStory
 from mini_kv.viz.story_json import scheduled_tokens
 
@@ -47,15 +46,17 @@ class ModelHour:
     """Whether the scores of attention are so large that a softmax must subtract their maximum."""
     num_visits: int | None = None
     """Keep only the first requests. `None`: all."""
+    longest_answer: int | None = None
+    """End each answer after so many tokens. `None`: answers are as long as their requests want."""
     enable_caching: bool = True
     max_num_seqs: int = 12
     block_size: int = 8
     num_blocks: int = 43
     """Blocks of the pool, which is short. One of them is the null block."""
 
-    def rush(self, own: OwnParts, limit_s: float) -> "ModelRush":
+    def rush(self, own: OwnParts) -> "ModelRush":
         """Return an engine with these parts."""
-        return ModelRush(self, own, limit_s)
+        return ModelRush(self, own)
 
     def others(self) -> dict[str, "ModelHour"]:
         """Return the same requests on engines that have less."""
@@ -80,7 +81,9 @@ class ModelHour:
 
     def visits(self) -> list[Visit]:
         """Return the requests in the order of their arrival."""
-        return visits(self.seed, forks=self.forks)[: self.num_visits]
+        kept = visits(self.seed, forks=self.forks)[: self.num_visits]
+        longest = self.longest_answer or LONGEST
+        return [replace(visit, max_tokens=min(visit.max_tokens, longest)) for visit in kept]
 
 
 def _enlarge_scores(model: TinyLlama) -> None:
@@ -101,16 +104,15 @@ class Arrived(NamedTuple):
 class ModelRush:
     """One rush hour on one engine."""
 
-    def __init__(self, hour: ModelHour, own: OwnParts, limit_s: float) -> None:
-        """Build the engine. `limit_s`: the seconds within which it must be built, and within which it makes a step."""
-        self.hour, self.limit_s = hour, limit_s
+    def __init__(self, hour: ModelHour, own: OwnParts) -> None:
+        """Build the engine."""
+        self.hour = hour
         self.live = LiveStory(partial(make_manager, own), record=True)
         model, tokenizer = load_model(tiny_folder(windows=hour.windows))
         if hour.large_scores:
             _enlarge_scores(model)
         parts = {**seams(own, on_logits=self._note), "make_manager": self.live.make_manager}
-        with time_limit(limit_s):
-            self.engine = LLMEngine(model, tokenizer, hour.config, **parts)
+        self.engine = LLMEngine(model, tokenizer, hour.config, **parts)
         self.live.watch(self.engine)
         self.live.turned(busy=False)
         self.number = 0
@@ -141,13 +143,12 @@ class ModelRush:
 
     def _step(self) -> Step:
         self._logits = {}
-        with time_limit(self.limit_s):
-            deltas = self.engine.step()
-            token_ids: dict[str, list[int]] = {}
-            for delta in deltas:
-                token_ids[sample_name(delta.request_id, delta.index)] = delta.new_token_ids
-                self._take(delta)
-            self.live.turned(busy=False)
+        deltas = self.engine.step()
+        token_ids: dict[str, list[int]] = {}
+        for delta in deltas:
+            token_ids[sample_name(delta.request_id, delta.index)] = delta.new_token_ids
+            self._take(delta)
+        self.live.turned(busy=False)
         frame, spans, _, told = self.live.kept[-1]
         if told["do"] != f"step {self.engine.stats.num_steps}":
             spans = []

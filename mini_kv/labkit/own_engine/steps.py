@@ -3,7 +3,8 @@
 Two right engines may name a block by different hashes. So hashes are compared by the order of their first use.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from mini_kv.events.story import story
 from mini_kv.events.traced_manager import Span
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, first_cause
-from mini_kv.labkit.time_limit import TookTooLongError
+from mini_kv.labkit.time_limit import TookTooLongError, each_in_time
 from mini_kv.viz.text import draw_state
 
 
@@ -71,8 +72,8 @@ class Rush(Protocol):
 class Hour(Protocol):
     """A rush hour: its requests, and the sizes of its engine."""
 
-    def rush(self, own: OwnParts, limit_s: float) -> Rush:
-        """Return an engine with these parts. `limit_s`: the most seconds for building it, and for each step."""
+    def rush(self, own: OwnParts) -> Rush:
+        """Return an engine with these parts."""
 
 
 @dataclass(slots=True)
@@ -82,30 +83,34 @@ class Act:
     hour: Hour
     own: OwnParts = field(default_factory=OwnParts)
     limit: float = STEP_LIMIT_S
+    """Seconds that a step may compute. The first one includes the building of the engine."""
     steps: list[Step] = field(default_factory=list)
     error: BaseException | None = None
     rush: Rush | None = None
+    each_step: Callable[[int], None] = lambda number: None
+    """Is told the number of each step that was made."""
 
     def again(self, own: OwnParts, limit: float) -> "Act":
         """Return a run of the same rush hour on other parts."""
         return Act(self.hour, own, limit)
 
-    def run(self) -> Iterator[Step]:
+    def run(self) -> Generator[Step, None, None]:
         """Yield the steps, and end at an error."""
         try:
-            self.rush = self.hour.rush(self.own, self.limit)
-            for step in self.rush.steps():
+            for step in each_in_time(self._steps(), self.limit):
                 self.steps.append(step)
+                self.each_step(len(self.steps))
                 yield step
         except (Exception, SystemExit, TookTooLongError) as error:
             self.error = first_cause(error)
 
+    def _steps(self) -> Iterator[Step]:
+        self.rush = self.hour.rush(self.own)
+        yield from self.rush.steps()
+
     def played(self) -> "Act":
-        """Run to the end, and return the act. For the engine's own parts: an error is raised."""
-        for _ in self.run():
-            pass
-        if self.error is not None:
-            raise self.error
+        """Run to the end without a time limit, and return the act. For the engine's own parts: an error is raised."""
+        self.steps += self._steps()
         return self
 
     def agrees_with(self, reference: "Act") -> bool:
@@ -115,12 +120,13 @@ class Act:
     def first_difference(self, reference: "Act") -> "Difference | None":
         """Run until a step differs from the other run's, and return both steps."""
         hashes, twins = Numbering(), Numbering()
-        for step, its in zip(self.run(), reference.steps, strict=False):
-            what = differing(step, its)
-            if not what and hashes.of(step) != twins.of(its):
-                what = "the cached blocks"
-            if what:
-                return Difference(what, step, its)
+        with closing(self.run()) as run:
+            for step, its in zip(run, reference.steps, strict=False):
+                what = differing(step, its)
+                if not what and hashes.of(step) != twins.of(its):
+                    what = "the cached blocks"
+                if what:
+                    return Difference(what, step, its)
         if self.error is not None or len(self.steps) < len(reference.steps):
             return Difference("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
         return None

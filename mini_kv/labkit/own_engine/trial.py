@@ -3,11 +3,11 @@
 import argparse
 from collections import defaultdict
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from mini_kv.labkit.learner_parts import OwnParts
-from mini_kv.labkit.time_limit import TookTooLongError, time_limit
+from mini_kv.labkit.time_limit import TookTooLongError, each_in_time, time_limit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mini_kv.engine.output_processor import DeltaOutput
 
 STEP_LIMIT_S = 30
-"""Seconds within which an engine must return a token. The slowest right one needs a few."""
+"""Seconds that an engine may compute for a token. The slowest right one needs a few."""
 
 TOLERANCE = 0.001
 """Largest difference of two logits that count as equal. Sums in another order give 0.00001 after 100 tokens."""
@@ -49,7 +49,7 @@ class Trial:
         from mini_kv.labkit.own_engine.assembly import seams
 
         try:
-            with time_limit(self.limit):
+            with time_limit(self.limit, self.limit):
                 engine = make_engine(self._args, **seams(self._own, on_logits=self.note))
                 self.take(engine, start(engine, self._args))
         except (Exception, SystemExit, TookTooLongError) as error:
@@ -67,28 +67,26 @@ class Trial:
 
     def deltas(self) -> "Generator[DeltaOutput, None, None]":
         """Yield the outputs of the steps, and end at an error."""
-        while self._stream is not None:
-            try:
-                with time_limit(self.limit):
-                    delta = next(self._stream)
-            except StopIteration:
-                return
-            except (Exception, SystemExit, TookTooLongError) as error:
-                self.error = first_cause(error)
-                return
-            self.said[delta.request_id] += delta.new_token_ids
-            yield delta
+        if self._stream is None:
+            return
+        try:
+            for delta in each_in_time(self._stream, self.limit):
+                self.said[delta.request_id] += delta.new_token_ids
+                yield delta
+        except (Exception, SystemExit, TookTooLongError) as error:
+            self.error = first_cause(error)
 
     def agrees_with(self, reference: "Trial") -> bool:
         """Run until a token or its logits differ from the other run's. Return whether none differ."""
         if self.prepare() is None:
             return False
-        for delta in self.deltas():
-            if not self._agrees_so_far(reference, delta.request_id):
-                if self._stream is not None:
-                    with suppress(Exception):  # of requests that are aborted: there is an answer already
-                        self._stream.close()
-                return False
+        with closing(self.deltas()) as deltas:
+            for delta in deltas:
+                if not self._agrees_so_far(reference, delta.request_id):
+                    if self._stream is not None:
+                        with suppress(Exception):  # of requests that are aborted: there is an answer already
+                            self._stream.close()
+                    return False
         return self.error is None and self.said == reference.said
 
     def _agrees_so_far(self, reference: "Trial", request_id: str) -> bool:

@@ -110,7 +110,7 @@ def _try_lab(learner: Learner, number: int, lab_id: str) -> tuple[list[Question]
     """Return the questions of a lab, and the error if its code stops."""
     questions: list[Question] = []
     try:
-        with time_limit(learner.limit):
+        with time_limit(learner.limit, learner.limit):
             seed = f"{learner.digest([lab_id])} {number} {lab_id}"
             for run in range(MAX_RUNS):
                 if run >= NUM_RUNS and len(questions) >= ENOUGH:

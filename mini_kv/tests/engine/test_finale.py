@@ -3,18 +3,26 @@
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.events.edge import EdgeKind
 from mini_kv.labkit.audit import load_mutants
+from mini_kv.labkit.lab import LabPart
+from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
 from mini_kv.labkit.own_engine.finale import WINDOWS, Finale, dice_scenes, model_scenes
+from mini_kv.labkit.own_engine.found import Found, last_line, short
 from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.rush_hour import ModelHour
 from mini_kv.labkit.own_engine.steps import Act
+from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
 
 PURE = [lab.lab_id for lab in LABS if any(part.goes_to for part in lab.parts) and lab.needs != "K"]
@@ -174,6 +182,50 @@ def test_an_error_is_reported_with_the_learners_line(tmp_path):
     assert not finale.is_right
     assert "Your engine stopped in step" in told and "AttributeError" in told
     assert re.search(r"at .*lab-11\.py:\d+  self\.num_preemption \+= 1", told)
+
+
+def loop(*_args, **_options):
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:
+            continue
+
+
+@pytest.mark.parametrize("method", ["__init__", "add_request", "schedule", "update_from_output"])
+def test_a_part_that_never_returns_is_ended_at_its_line_and_named(method):
+    hour = DiceHour(0)
+    endless = type("Endless", (Scheduler,), {method: loop})
+    found = Found(LabPart("lab-11", "Scheduler", "scheduler"), endless, __file__)
+    act = Act(hour, OwnParts(scheduler=endless), limit=0.2)
+    reference = Act(hour).played()
+    difference = act.first_difference(reference)
+    assert difference is not None and difference.what == "it ends early"
+    assert isinstance(act.error, TookTooLongError)
+    line = last_line(act.error, {__file__})
+    assert line is not None and line[2] in ("while True:", "pass", "try:", "continue")
+    told = Search(act, reference, {"lab-11 Scheduler": found}, "the run").lines()
+    assert told == [f"With lab-11 Scheduler from mini_kv the run is right: {short(__file__)}:1"]
+
+
+def test_what_the_comparison_computes_is_not_counted_as_a_step():
+    act = Act(DiceHour(0), limit=0.2)
+    for _ in act.run():
+        if len(act.steps) < 4:
+            end = time.process_time() + 0.3
+            while time.process_time() < end:
+                pass
+    assert act.error is None
+
+
+def test_who_watches_is_told_of_each_run_and_of_each_step_with_a_model(tmp_path):
+    folder = folder_of(tmp_path, *PURE)
+    told: list[str] = []
+    scenes = [dice_scenes(0, 6)[0], replace(model_scenes(0)[3], hours=[ModelHour(num_visits=1)])]
+    assert list(Finale(str(folder), LABS, scenes, told.append).lines())[-1] == "All 2 acts are right."
+    assert told[:3] == ["Act 1, run 1", "Act 1, run 2", "Act 2, run 1"]
+    assert told[3:] == [f"Act 2, run 1, step {number + 1}" for number in range(len(told) - 3)]
 
 
 def test_a_part_that_is_not_written_is_named_and_the_engine_plays_it(tmp_path):

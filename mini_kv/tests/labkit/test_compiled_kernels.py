@@ -1,6 +1,8 @@
 """What the interpreter takes and no GPU runs: the compiler's sentence and the learner's line, without a GPU."""
 
+import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,12 +16,14 @@ from mini_kv.labkit.kernels.compiled import (
     Card,
     Compiled,
     compile_calls,
+    compile_request,
     draw_cards,
     kept_compiler,
     load_widths,
     spilled,
 )
 from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.time_limit import NoVerdictError
 
 ROOT = Path(__file__).parents[3]
 
@@ -113,6 +117,26 @@ def test_what_no_compiler_takes_is_refused_with_its_line(tmp_path: Path, torch):
     lines = file.read_text("utf-8").splitlines()
     assert {name: found[name].error for name in REFUSED} == {name: error for name, (_, _, error) in REFUSED.items()}
     assert {name: lines[found[name].line - 1] for name in REFUSED} == {name: at for name, (_, at, _) in REFUSED.items()}
+
+
+def test_a_file_that_computes_too_long_is_an_error_of_each_launcher(tmp_path: Path, capsys):
+    file = tmp_path / "kernels.py"
+    file.write_text("while True: pass\n", "utf-8")
+    compile_request(pickle.dumps((str(file), {"launch": []})), 0.05)
+    assert json.loads(capsys.readouterr().out) == {
+        "launch": {"kernels": [], "error": "no end after 0.05 s of computing", "line": 0}
+    }
+
+
+def test_a_busy_machine_gives_no_verdict_of_the_compiler(tmp_path: Path, capsys):
+    """The process says so, and the test that asked for it has none either."""
+    file = tmp_path / "kernels.py"
+    busy = "from mini_kv.labkit.time_limit import NoVerdictError\nraise NoVerdictError\n"
+    file.write_text(busy, "utf-8")
+    compile_request(pickle.dumps((str(file), {"launch": []})))
+    assert json.loads(capsys.readouterr().out) is None
+    with pytest.raises(NoVerdictError):
+        compile_calls(str(file), {"launch": []})
 
 
 @pytest.mark.slow
