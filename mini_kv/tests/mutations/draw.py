@@ -9,25 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 LEAST_PER_ROOM = 4
-TURNED = {
-    "<": (">=", "<="),
-    ">": ("<=", ">="),
-    "<=": (">", "<"),
-    ">=": ("<", ">"),
-    "==": ("!=",),
-    "!=": ("==",),
-    "===": ("!==",),
-    "!==": ("===",),
-    "is": ("is not",),
-    "is not": ("is",),
-    "in": ("not in",),
-    "not in": ("in",),
-}
+PAIRS = (("==", "!="), ("===", "!=="), ("is", "is not"), ("in", "not in"))
+TURNED = {"<": (">=", "<="), ">": ("<=", ">="), "<=": (">", "<"), ">=": ("<", ">")}
+TURNED |= {old: (new,) for pair in PAIRS for old, new in (pair, pair[::-1])}
+LEFT_OUT = re.compile(r"__all__|if __name__|if TYPE_CHECKING|(log|logger|logging|warnings)\.")
 HEADER = re.compile(
     r"\s*(?:(?:export|default|async|static) )*(?:(?:def|class|function\*?) (\w+)|(?:const|let) (\w+) = .*=>"
     r"|(?!if|for|while|switch|catch|return)(#?\w+)\(.*\) \{$)"
 )
 JS_TEXT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`", re.DOTALL)
+PARENS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"  # up to three in each other
+
+Change = tuple[str, int, str]  # kind, number of the line from 0, the new line
 
 
 class Mutation(NamedTuple):
@@ -42,18 +35,11 @@ class Mutation(NamedTuple):
     new: str
 
 
-class Change(NamedTuple):
-    """A possible mutation: the line's number counts from 0."""
-
-    kind: str
-    number: int
-    new: str
-
-
-def tracked(root: Path, *patterns: str) -> dict[str, str]:
-    """Return the text of the files that git tracks, by path."""
-    listed = subprocess.run(["git", "ls-files", *patterns], cwd=root, capture_output=True, text=True, check=True).stdout
-    return {path: (root / path).read_text(encoding="utf-8") for path in listed.split("\n") if (root / path).is_file()}
+def tracked(root: Path) -> dict[str, str]:
+    """Return the text of the Python files and scripts that git tracks, by path."""
+    command = ["git", "ls-files", "*.py", "*.js", "*.mjs"]
+    paths = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {path: (root / path).read_text(encoding="utf-8") for path in paths if (root / path).is_file()}
 
 
 def room_of(path: str) -> str | None:
@@ -71,19 +57,17 @@ def python_changes(text: str) -> Iterator[Change]:
     todo: list[ast.AST] = [ast.parse(text)]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.JoinedStr | ast.Raise) or (isinstance(node, ast.stmt) and _is_left(node)):
+        if isinstance(node, ast.JoinedStr | ast.Raise):
+            continue
+        if isinstance(node, ast.stmt) and LEFT_OUT.match(ast.unparse(node)):
             continue
         for kind, number, start, end, new in _edits(node, lines):
-            yield Change(kind, number, (lines[number][:start] + new + lines[number][end:]).decode())
+            yield kind, number, (lines[number][:start] + new + lines[number][end:]).decode()
         for field, value in ast.iter_fields(node):
             if field not in ("annotation", "returns", "decorator_list"):
-                nodes = value if isinstance(value, list) else [value]
-                todo += [child for child in nodes if isinstance(child, ast.AST)]
-
-
-def _is_left(node: ast.stmt) -> bool:
-    start = ast.unparse(node).partition("\n")[0]
-    return re.match(r"__all__|if __name__|if TYPE_CHECKING|(log|logger|logging|warnings)\.", start) is not None
+                todo += [
+                    child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)
+                ]
 
 
 def _edits(node: ast.AST, lines: list[bytes]) -> Iterator[tuple[str, int, int, int, bytes]]:
@@ -113,102 +97,80 @@ def js_changes(text: str) -> Iterator[Change]:
     for number, (line, was) in enumerate(zip(code, text.split("\n"), strict=True)):
         for found in re.finditer(r" ([=!]==|[<>]=?) ", line):
             for turned in TURNED[found[1]]:
-                yield Change("comparison turned", number, f"{was[: found.start(1)]}{turned}{was[found.end(1) :]}")
+                yield "comparison turned", number, was[: found.start(1)] + turned + was[found.end(1) :]
         for found in re.finditer(r"(?<![\w.#$])\d+(?![\w.])", line):
-            yield Change("constant plus one", number, f"{was[: found.start()]}{int(found[0]) + 1}{was[found.end() :]}")
-        call = re.fullmatch(r"(\s*)(?!super|return|throw|console|import)[\w.$?#]+(\(.*\));", line)
-        if call and _closing(call[2], 0) == len(call[2]) - 1:
-            yield Change("call removed", number, f"{call[1]};")
-        start = line.find("(", line.find("if ("))
-        if re.search(r"\bif \(", line) and (end := _closing(line, start)):
-            yield Change("branch swapped", number, f"{was[:start]}(!{was[start : end + 1]}){was[end + 1 :]}")
+            yield "constant plus one", number, f"{was[: found.start()]}{int(found[0]) + 1}{was[found.end() :]}"
+        if call := re.fullmatch(rf"(\s*)(?!super|return|throw|console|import)[\w.$?#]+{PARENS};", line):
+            yield "call removed", number, f"{call[1]};"
+        if test := re.search(rf"\bif ({PARENS})", line):
+            condition = was[test.start(1) : test.end(1)]
+            yield "branch swapped", number, f"{was[: test.start(1)]}(!{condition}){was[test.end(1) :]}"
 
 
-def _closing(line: str, start: int) -> int:
-    """Return the place of the parenthesis that closes the one at `start`, 0 if it is on another line."""
-    depth = 0
-    for place in range(start, len(line)):
-        depth += {"(": 1, ")": -1}.get(line[place], 0)
-        if depth == 0:
-            return place
-    return 0
-
-
-def scopes(text: str) -> list[str]:
-    """Return for each line the dotted name of the function or class that it is in, by indentation."""
+def scopes(text: str) -> list[tuple[str, str]]:
+    """Return for each line the dotted name of the function or class that it is in, and the line."""
     result, stack = [], list[tuple[int, str]]()
     for line in text.split("\n"):
         indent = len(line) - len(line.lstrip())
-        if line.strip() and line.strip()[0] not in ")]}":
-            while stack and stack[-1][0] >= indent:
-                stack.pop()
+        while stack and line.strip() and line.strip()[0] not in ")]}" and stack[-1][0] >= indent:
+            stack.pop()
         if found := HEADER.match(line):
             stack.append((indent, found[found.lastindex or 0]))
-        result.append(".".join(name for _, name in stack))
+        result.append((".".join(name for _, name in stack), line))
     return result
 
 
 def draw(files: Mapping[str, str], count: int, seed: int) -> list[Mutation]:
-    """Return mutations of all rooms: at least four each, the others by the rooms' lines of code, the kinds in turn."""
+    """Return mutations of all rooms: at least four each, the others by the rooms' lines, the kinds in turn."""
     rooms: dict[str, list[str]] = {}
     for path in sorted(files):
-        if (room := room_of(path)) is not None:
+        if room := room_of(path):
             rooms.setdefault(room, []).append(path)
-    sizes = {room: sum(files[path].count("\n") for path in paths) for room, paths in rooms.items()}
-    rest, total, done = count - LEAST_PER_ROOM * len(rooms), sum(sizes.values()), 0
-    drawn = []
+    drawn, done, rest = list[Mutation](), 0, count - LEAST_PER_ROOM * len(rooms)
+    total = sum(files[path].count("\n") for paths in rooms.values() for path in paths)
     for room, paths in rooms.items():
-        shares = [rest * lines // total for lines in (done, done + sizes[room])]
-        done += sizes[room]
-        rng = random.Random(f"{seed} {room}")
-        drawn += _draw_room(room, {path: files[path] for path in paths}, LEAST_PER_ROOM + shares[1] - shares[0], rng)
+        before, done = done, done + sum(files[path].count("\n") for path in paths)
+        wanted = LEAST_PER_ROOM + rest * done // total - rest * before // total
+        drawn += _draw_room(room, {path: files[path] for path in paths}, wanted, random.Random(f"{seed} {room}"))
     return drawn
 
 
-def _draw_room(room: str, files: Mapping[str, str], count: int, rng: random.Random) -> list[Mutation]:
+def _draw_room(room: str, files: Mapping[str, str], wanted: int, rng: random.Random) -> list[Mutation]:
     of_kind: dict[str, list[tuple[str, Change]]] = {}
     for path, text in files.items():
         for change in python_changes(text) if path.endswith(".py") else js_changes(text):
-            of_kind.setdefault(change.kind, []).append((path, change))
+            of_kind.setdefault(change[0], []).append((path, change))
     for changes in of_kind.values():
         rng.shuffle(changes)
-    mutations, lines = list[Mutation](), set[tuple[str, int]]()
-    while len(mutations) < count and any(of_kind.values()):
-        for kind, changes in of_kind.items():
-            if changes and len(mutations) < count:
-                path, change = changes.pop()
-                if (path, change.number) not in lines:
-                    lines.add((path, change.number))
-                    mutations.append(_mutation(f"{room}-{len(mutations) + 1:02}", kind, path, files[path], change))
-    return mutations
-
-
-def _mutation(name: str, kind: str, path: str, text: str, change: Change) -> Mutation:
-    lines, where = text.split("\n"), scopes(text)
-    old = lines[change.number]
-    nth = list(zip(where, lines, strict=True))[: change.number].count((where[change.number], old))
-    return Mutation(name, kind, path, where[change.number], nth, old, change.new)
+    mutations: dict[tuple[str, int], Mutation] = {}
+    while any(of_kind.values()):
+        for changes in of_kind.values():
+            path, (kind, number, new) = changes.pop() if changes else ("", ("", 0, ""))
+            if path and (path, number) not in mutations and len(mutations) < wanted:
+                lines = scopes(files[path])
+                where, old = lines[number]
+                nth, name = lines[:number].count((where, old)), f"{room}-{len(mutations) + 1:02}"
+                mutations[path, number] = Mutation(name, kind, path, where, nth, old, new)
+    return list(mutations.values())
 
 
 def find(mutation: Mutation, files: Mapping[str, str]) -> tuple[str, int] | None:
     """Return the file and line of a mutation, perhaps moved; `None` if the line is gone or there are several."""
-    same = []
+    old, name, here, moved = mutation.old.strip(), mutation.where.rpartition(".")[2], [], []
     for path, text in files.items():
-        if path.endswith(Path(mutation.file).suffix) and room_of(path) and mutation.old.strip() in text:
-            for number, (where, line) in enumerate(zip(scopes(text), text.split("\n"), strict=True)):
-                if line.strip() == mutation.old.strip():
-                    same.append((path, number, where))
-    here = [found[:2] for found in same if found[0] == mutation.file and found[2] == mutation.where]
+        if old in text and room_of(path) and Path(path).suffix == Path(mutation.file).suffix:
+            for number, (where, line) in enumerate(scopes(text)):
+                if line.strip() == old and where.rpartition(".")[2] == name:
+                    moved.append((path, number))
+                    here += moved[-1:] * ((path, where) == (mutation.file, mutation.where))
     if mutation.nth < len(here):
         return here[mutation.nth]
-    name = mutation.where.rpartition(".")[2]
-    moved = [found[:2] for found in same if found[2].rpartition(".")[2] == name]
     return moved[0] if len(moved) == 1 else None
 
 
 def apply(mutation: Mutation, text: str, number: int) -> str:
     """Return the text with this one line changed, indented as it is there."""
     lines = text.split("\n")
-    indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
-    lines[number] = indent + mutation.new.strip()
+    indent = len(lines[number]) - len(lines[number].lstrip())
+    lines[number] = " " * indent + mutation.new.strip()
     return "\n".join(lines)
