@@ -15,23 +15,20 @@ from pathlib import Path
 from mini_kv.tests.mutations.draw import Mutation, draw, room_of, tracked
 from mini_kv.tests.mutations.play import Clone
 
-LIST, CAUGHT = Path(__file__).with_name("list.json"), Path(__file__).with_name("caught.json")
 ROOT = Path(__file__).parents[3]
+HOME = "mini_kv/tests/mutations"
 
 
-def play(options: argparse.Namespace) -> int:
+def play(root: Path, options: argparse.Namespace) -> int:
     """Play mutations and write down what catches each; return 1 if one that was caught is not caught now."""
-    caught: dict[str, str | None] = json.loads(CAUGHT.read_text(encoding="utf-8")) if CAUGHT.exists() else {}
-    mark = (
-        "not (audit or notebooks"
-        + " or browser or book" * (not options.browser)
-        + " or slow" * (not options.slow)
-        + ")"
-    )
+    mutations = [Mutation(**entry) for entry in json.loads((root / HOME / "list.json").read_text(encoding="utf-8"))]
+    record = root / HOME / "caught.json"
+    caught: dict[str, str | None] = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    mark = f"not (audit or notebooks{' or browser or book' * (not options.browser)}{' or slow' * (not options.slow)})"
     lost = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        clone = Clone(ROOT, Path(folder))
-        for mutation in (Mutation(**entry) for entry in json.loads(LIST.read_text(encoding="utf-8"))):
+        clone = Clone(root, Path(folder))
+        for mutation in mutations:
             before = caught.get(mutation.id)
             state = "new" if mutation.id not in caught else "survived" if before is None else "caught"
             is_asked = not options.rooms or room_of(mutation.file) in options.rooms
@@ -42,15 +39,15 @@ def play(options: argparse.Namespace) -> int:
                 continue
             now = clone.play(mutation, before, mark, options.seconds)
             lost += [mutation.id] * (now is None and before is not None)
-            print(f"{mutation.id}: {now or f'not caught, before by {before}'}", flush=True)
+            print(f"{mutation.id}: {now or (f'NOT CAUGHT, before by {before}' if before else 'survived')}", flush=True)
             caught[mutation.id] = now or before
-            CAUGHT.write_text(json.dumps(caught, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+            record.write_text(json.dumps(caught, indent=0, sort_keys=True) + "\n", encoding="utf-8")
     print("caught before and not now:", *lost or ["none"])
     return 1 if lost else 0
 
 
-def main() -> int:
-    """Do what the command line says."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.tests.mutations")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("draw", help="write list.json anew")
@@ -62,13 +59,12 @@ def main() -> int:
     playing.add_argument("--slow", action="store_true", help="also the tests marked slow")
     playing.add_argument("--browser", action="store_true", help="the mutations of scripts, in Chromium")
     playing.add_argument("--seconds", type=float, default=60, help="of CPU for each mutation, after which it survives")
-    options = parser.parse_args()
-    if options.command == "play":
-        return play(options)
-    lines = [json.dumps(mutation._asdict(), ensure_ascii=False) for mutation in draw(tracked(ROOT), 200, 68)]
-    LIST.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-    return 0
+    return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options = make_parser().parse_args()
+    if options.command == "play":
+        sys.exit(play(ROOT, options))
+    lines = [json.dumps(mutation._asdict(), ensure_ascii=False) for mutation in draw(tracked(ROOT), 200, 68)]
+    (ROOT / HOME / "list.json").write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 LEAST_PER_ROOM = 4
 PAIRS = (("==", "!="), ("===", "!=="), ("is", "is not"), ("in", "not in"))
-TURNED = {"<": (">=", "<="), ">": ("<=", ">="), "<=": (">", "<"), ">=": ("<", ">")}
+TURNED: dict[str, tuple[str, ...]] = {"<": (">=", "<="), ">": ("<=", ">="), "<=": (">", "<"), ">=": ("<", ">")}
 TURNED |= {old: (new,) for pair in PAIRS for old, new in (pair, pair[::-1])}
 LEFT_OUT = re.compile(r"__all__|if __name__|if TYPE_CHECKING|(log|logger|logging|warnings)\.")
 HEADER = re.compile(

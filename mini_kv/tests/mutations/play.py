@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 from mini_kv.tests.mutations.draw import Mutation, apply, find, room_of, tracked
 
-CPU_S, WALL_S, TEST_S = 60, 600, 100  # for a process of pytest, which may loop or wait forever; for one test
+CPU_S, WALL_S, TEST_S = 45, 600, 100  # for a process of pytest, which may loop or wait forever; for one test
 CLEAN = ("clean", "-fdxq", "-e", "node_modules", "-e", "kv-lab", "-e", "*.pyc")
 IGNORED = ("book/node_modules", "mini_kv/tests/browser/node_modules", "book/docs/assets/kv-lab")
 """What scripts and browsers need and git ignores."""
@@ -32,7 +32,7 @@ def nearest(mutation: Mutation, tests: Mapping[str, str]) -> list[str]:
             near[path] += f"/{room}/" in path or f"mini_kv.{room}" in text or package in text
         else:
             near[path] = ("/browser/" in path) + (file.name in text)
-        near[path] += 8 * own
+        near[path] += 8 * own + 8 * (Path(path).stem == f"test_{file.stem}")
     return sorted((path for path in tests if near[path]), key=lambda path: (-near[path], len(tests[path])))
 
 
@@ -112,7 +112,7 @@ class Clone:
         """Return the test that catches a mutation: the one that did `before`, or the first in this CPU time."""
         if before is not None and (caught := self.caught_by(mutation, [before], mark)):
             return caught
-        tests, size = nearest(mutation, self.tests), 3
+        tests, size = nearest(mutation, self.tests), 1
         end = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime + seconds
         while tests and resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime < end:
             if caught := self.caught_by(mutation, tests[:size], mark):
