@@ -27,7 +27,7 @@ def play(root: Path, options: argparse.Namespace) -> int:
     mark = f"not (audit or notebooks{' or browser or book' * (not options.browser)}{' or slow' * (not options.slow)})"
     lost = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        clone = Clone(root, Path(folder))
+        clone = Clone(root, Path(folder), mark, options.seconds)
         for mutation in mutations:
             before = caught.get(mutation.id)
             state = "new" if mutation.id not in caught else "survived" if before is None else "caught"
@@ -37,7 +37,7 @@ def play(root: Path, options: argparse.Namespace) -> int:
             if not clone.change(mutation):
                 print(f"{mutation.id}: gone", flush=True)
                 continue
-            now = clone.play(mutation, before, mark, options.seconds)
+            now = clone.play(mutation, before)
             lost += [mutation.id] * (now is None and before is not None)
             print(f"{mutation.id}: {now or (f'NOT CAUGHT, before by {before}' if before else 'survived')}", flush=True)
             caught[mutation.id] = now or before
@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     playing.add_argument("--which", choices=("caught", "new", "survived"), default="caught")
     playing.add_argument("--slow", action="store_true", help="also the tests marked slow")
     playing.add_argument("--browser", action="store_true", help="the mutations of scripts, in Chromium")
-    playing.add_argument("--seconds", type=float, default=60, help="of CPU for each mutation, after which it survives")
+    playing.add_argument("--seconds", type=int, default=60, help="of CPU for each mutation, after which it survives")
     return parser
 
 

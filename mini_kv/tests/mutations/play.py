@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 from mini_kv.tests.mutations.draw import Mutation, apply, find, room_of, tracked
 
-CPU_S, WALL_S, TEST_S = 45, 600, 100  # for a process of pytest, which may loop or wait forever; for one test
+WALL_S, TEST_S = 600, 100  # for a process of pytest, which may wait forever; for one test
 CLEAN = ("clean", "-fdxq", "-e", "node_modules", "-e", "kv-lab", "-e", "*.pyc")
 IGNORED = ("book/node_modules", "mini_kv/tests/browser/node_modules", "book/docs/assets/kv-lab")
 """What scripts and browsers need and git ignores."""
@@ -39,7 +39,8 @@ def nearest(mutation: Mutation, tests: Mapping[str, str]) -> list[str]:
 class Clone:
     """What is committed, in a folder of its own, where one line at a time is changed and tests run."""
 
-    def __init__(self, repository: Path, folder: Path) -> None:
+    def __init__(self, repository: Path, folder: Path, mark: str, seconds: int) -> None:
+        self.mark, self.seconds = mark, seconds
         self.root = folder / "tree"
         subprocess.run(["git", "clone", "-q", str(repository), str(self.root)], check=True)
         for path in IGNORED:
@@ -73,10 +74,11 @@ class Clone:
         for command in (("checkout", "-q", "."), CLEAN):
             subprocess.run(["git", *command], cwd=self.root, check=True)
 
-    def failing(self, tests: Sequence[str], mark: str, *options: str) -> str | None:
+    def failing(self, tests: Sequence[str], *options: str) -> str | None:
         """Run tests up to the first failure; return its name, or the file's that cannot be loaded."""
-        pytest = ["-m", "pytest", "-xv", "--tb=no", "-p", "no:cacheprovider", f"--timeout={TEST_S}", "-m", mark]
-        limited = ["sh", "-c", 'ulimit -t "$0"; exec "$@"', str(CPU_S), sys.executable, *pytest, *options]
+        pytest = ["-m", "pytest", "-xv", "--tb=no", "-p", "no:cacheprovider", f"--timeout={TEST_S}", "-m", self.mark]
+        cpu_s = str(15 if "::" in tests[0] else max(15, self.seconds))  # it may also loop
+        limited = ["sh", "-c", 'ulimit -t "$0"; exec "$@"', cpu_s, sys.executable, *pytest, *options]
         command = [*limited, *(f"--deselect={name}" for name in self.broken), *tests]
         with TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
             process = subprocess.Popen(
@@ -92,30 +94,30 @@ class Clone:
             started = re.findall(r"^(\S+\.py(?:::[^\s\[]+)+)|^ERROR (\S+\.py)", out.read(), re.MULTILINE)
         name = "".join(started[-1]) if started else tests[0]
         # Many tests may take this long together. One may not.
-        return name if process.returncode > 0 or [name] == list(tests) else self.failing([name], mark)
+        return name if process.returncode > 0 or [name] == list(tests) else self.failing([name])
 
-    def caught_by(self, mutation: Mutation, tests: Sequence[str], mark: str) -> str | None:
+    def caught_by(self, mutation: Mutation, tests: Sequence[str]) -> str | None:
         """Return the first test that fails on the change and passes without it."""
         while tests := [path for path in tests if path not in self.broken]:
-            name = self.failing(tests, mark)
+            name = self.failing(tests)
             if name is None or name in self.right:
                 return name
             self.restore()
-            if self.failing([name], mark, *([] if "::" in name else ["--collect-only"])) is None:
+            if self.failing([name], *([] if "::" in name else ["--collect-only"])) is None:
                 self.right.add(name)
                 return name
             self.broken.add(name)
             self.change(mutation)
         return None
 
-    def play(self, mutation: Mutation, before: str | None, mark: str, seconds: float) -> str | None:
+    def play(self, mutation: Mutation, before: str | None) -> str | None:
         """Return the test that catches a mutation: the one that did `before`, or the first in this CPU time."""
-        if before is not None and (caught := self.caught_by(mutation, [before], mark)):
+        if before is not None and (caught := self.caught_by(mutation, [before])):
             return caught
         tests, size = nearest(mutation, self.tests), 1
-        end = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime + seconds
+        end = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime + self.seconds
         while tests and resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime < end:
-            if caught := self.caught_by(mutation, tests[:size], mark):
+            if caught := self.caught_by(mutation, tests[:size]):
                 return caught
             tests, size = tests[size:], 2 * size  # pytest starts seldom, and stops early
         return None
