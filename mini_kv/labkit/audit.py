@@ -1,21 +1,27 @@
 """Checks a lab's tests: runs them on right code, on wrong code, and on the empty starter.
 
     python -m mini_kv.labkit.audit lab-05
+    python -m mini_kv.labkit.audit lab-05 --write                store the fingerprints and the pristine starter
+    python -m mini_kv.labkit.audit lab-05 --sample SEED          a quarter of the wrong versions, chosen by this seed
     python -m mini_kv.labkit.audit lab-05 --show never-looks     one wrong version, as a difference from the right one
 
 Right code: the solution and every alternative get full marks, for 200 seeds of the random tests. The empty starter gets
 no points, and every test reports TODO. Wrong code: the tests catch every mutant of the learner's functions and every
 bug in the engine, and every test catches at least one of them.
+
+A sample is for the files on which `--write` found nothing wrong. If one of them has changed since, all are played.
 """
 
 import argparse
 import ast
 import difflib
+import hashlib
 import importlib
 import inspect
 import io
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -33,12 +39,15 @@ from mini_kv.labkit.failure import BROKE_DOWN, MAX_LINES
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.kernels.compiled import compile_calls, kept_compiler
 from mini_kv.labkit.lab import Lab, did_you_mean, load_lab, shown
-from mini_kv.labkit.misconception import fingerprint_file, fingerprints
+from mini_kv.labkit.lives import seeds
+from mini_kv.labkit.misconception import Stored, fingerprints, load_stored, store
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
 _SEEDS = (0, 40, 80, 120, 160)
 """Values of LAB_SEED. A random test tries 40 seeds from each."""
+_NOT_PLAYED = ("starter.py", "fingerprints.json", "hints.toml", "predict.toml", "README.md", "NOTES.md")
+"""Files of a lab that have no influence on a wrong version's results. The learner edits the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +97,16 @@ class Audit:
     lab: Lab
     findings: list[str] = field(default_factory=list)
     """The faults of the lab, one sentence each. Empty if there are none."""
+    notes: list[str] = field(default_factory=list)
+    """What else a reader should know, one sentence each."""
     kills: dict[str, list[str]] = field(default_factory=dict)
     """The tests that catch each mutant, by the mutant's id."""
     scores: dict[str, str] = field(default_factory=dict)
     """The score of each implementation that ran, as `points/total`."""
     beliefs: dict[str, dict[str, str]] = field(default_factory=dict)
     """The belief behind each spelling of a mutant of the solution, by function and fingerprint."""
+    played_all: bool = True
+    """Whether every spelling of every mutant ran."""
 
 
 def load_mutants(lab: Lab) -> list[Mutant]:
@@ -106,10 +119,11 @@ def load_mutants(lab: Lab) -> list[Mutant]:
     return mutants
 
 
-def audit_lab(folder: Path, *, write: bool = False) -> Audit:
+def audit_lab(folder: Path, *, write: bool = False, sample: str | None = None) -> Audit:
     """Audit a lab and return the results. Costs 0.2 to 3 s of CPU per mutant, 5 s where kernels are interpreted.
 
-    `write` stores the pristine starter and the fingerprints, which are otherwise compared with the stored ones.
+    `write` plays every mutant, and stores the pristine starter and the fingerprints, which are otherwise compared with
+    the stored ones. `sample` is the seed of a sample, for a lab whose files have not changed since.
     """
     audit = Audit(load_lab(folder))
     if audit.lab.missing is not None:
@@ -122,19 +136,25 @@ def audit_lab(folder: Path, *, write: bool = False) -> Audit:
         audit.findings.append("no pristine starter yet: call this with --write")
         return audit
     with kept_compiler() if audit.lab.needs == "K" else nullcontext():
-        _audit_right_code(audit)
+        watcher = watch(audit.lab)
+        _audit_right_code(audit, watcher)
         _audit_starter(audit)
         _audit_signatures(audit)
-        audit_mutants(audit)
-        _audit_decoration(audit)
-    _audit_generated(audit, write)
+        audit_mutants(audit, watcher, None if write else sample)
+        if audit.played_all:
+            _audit_decoration(audit)
     _audit_learner_files(audit)
     if audit.lab.needs == "C" and "torch" in sys.modules and not had_torch:
         audit.findings.append("lab.toml does not list torch as needed, but the lab's tests imported it")
+    if write:
+        write_fingerprints(audit)
+    else:
+        _audit_generated(audit)
     return audit
 
 
-def _audit_right_code(audit: Audit) -> None:
+def _audit_right_code(audit: Audit, watcher: "_Watcher") -> None:
+    """Run each right version with each seed. What draws nothing runs once."""
     files = [audit.lab.solutions / "solution.py", *sorted(audit.lab.solutions.glob("alt_*.py"))]
     if len(files) < 3:
         audit.findings.append("fewer than 2 alternatives")
@@ -143,7 +163,8 @@ def _audit_right_code(audit: Audit) -> None:
         right["engine"] = "engine"
     for name, lab_impl in right.items():
         for seed in _SEEDS:
-            results = _run_lab(audit.lab, lab_impl, seed)
+            again = seed != _SEEDS[0] and watcher.passed
+            results = _run_lab(audit.lab, lab_impl, seed, plugin=_Chosen(watcher.drawing) if again else None)
             _note_score(audit, name, results)
             wrong = [result.test for result in results if result.state is not State.PASS]
             if wrong:
@@ -194,14 +215,51 @@ def _functions(text: str) -> Iterator[tuple[str, ast.FunctionDef]]:
                 yield owner + function.name, function
 
 
-def audit_mutants(audit: Audit) -> None:
+def digest_of_files(lab: Lab) -> str:
+    """Return a digest of the lab's tests, helpers, pristine starter, solutions and mutants, and of its `lab.toml`.
+
+    It is the same whether a checkout ends lines with LF or CRLF.
+    """
+    texts = sorted(
+        (f"{file.parent.parent.name}/{file.name}", file.read_bytes().replace(b"\r\n", b"\n"))
+        for file in [*lab.folder.iterdir(), *lab.solutions.iterdir(), lab.pristine_starter]
+        if file.is_file() and file.name not in _NOT_PLAYED
+    )
+    return hashlib.sha256(repr(texts).encode()).hexdigest()
+
+
+def sample_of(lab: Lab, mutants: Sequence[Mutant], seed: str) -> list[Mutant]:
+    """Return a quarter of the mutants, rounded up, in order. It depends on the seed and the lab."""
+    count = -(-len(mutants) // 4)
+    chosen = random.Random(f"{seed} {lab.lab_id}").sample(range(len(mutants)), count)
+    return [mutants[place] for place in sorted(chosen)]
+
+
+def watch(lab: Lab) -> "_Watcher":
+    """Run the lab's tests on the solution, and return what each test did."""
+    watcher = _Watcher(str((lab.solutions / "solution.py").resolve()))
+    watcher.passed = all(result.state is State.PASS for result in _run_lab(lab, watcher.file, plugin=watcher))
+    return watcher
+
+
+def audit_mutants(audit: Audit, watcher: "_Watcher", sample: str | None = None) -> None:
     """Run each spelling of each mutant. Record the tests that catch it, and the belief that its functions get.
 
     No mutant may get another mutant's belief, not even for a function that it does not change. If two mutants give the
     same results in a function's tests, add a test that distinguishes them, or make them one belief.
+
+    With `sample`, the seed of a sample, run a quarter of them and take the other beliefs as stored. This needs files on
+    which all of them were right: if the stored digest is of other files, run all.
     """
     spellings = [spelling for mutant in load_mutants(audit.lab) for spelling in mutant.all_spellings()]
-    tests_of = _tests_by_function(audit.lab)
+    stored = load_stored(audit.lab)
+    if sample is not None and stored.digest == digest_of_files(audit.lab):
+        audit.played_all = False
+        audit.beliefs = stored.beliefs
+        chosen = sample_of(audit.lab, spellings, sample)
+        audit.notes.append(f"{len(chosen)} of {len(spellings)} wrong versions played, chosen by {sample}")
+        spellings = chosen
+    tests_of = _tests_by_function(watcher)
     seen = []
     for mutant in spellings:
         results = _audit_mutant(audit, mutant, tests_of.get(_function_around(audit.lab, mutant)))
@@ -220,14 +278,13 @@ def audit_mutants(audit: Audit) -> None:
             audit.findings.append(f"mutant {mutant.id} gets another belief for {function}: {known.splitlines()[0]}")
 
 
-def _tests_by_function(lab: Lab) -> dict[str, set[str]]:
+def _tests_by_function(watcher: "_Watcher") -> dict[str, set[str]]:
     """Return the tests in which each function of the solution runs. A function without an entry may affect every test.
 
     A test that never runs a function passes even if that function is wrong, so it need not run again. Threads and
     caches that an earlier test filled are not watched, because no lab uses them.
     """
-    watcher = _Watcher(str((lab.solutions / "solution.py").resolve()))
-    if any(result.state is not State.PASS for result in _run_lab(lab, watcher.file, plugin=watcher)):
+    if not watcher.passed:
         return {}  # a test that failed may have ended early
     ran = watcher.tests_of.items()
     return {name: tests | watcher.compiling for name, tests in ran if name not in watcher.while_loading}
@@ -280,14 +337,19 @@ def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
     return mutant.function
 
 
-def _audit_generated(audit: Audit, write: bool) -> None:
-    """Compare the files that are generated for learners with the stored ones, or store them."""
-    stored = fingerprint_file(audit.lab)
-    text = json.dumps(audit.beliefs, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    if write:
-        stored.write_text(text, encoding="utf-8")
-    elif not stored.is_file() or stored.read_text(encoding="utf-8") != text:
-        audit.findings.append(f"{stored.name} is stale: python -m mini_kv.labkit.audit --write {audit.lab.lab_id}")
+def write_fingerprints(audit: Audit) -> None:
+    """Store the fingerprints. If the audit has findings, leave out the digest, so that the next one plays all."""
+    store(audit.lab, Stored("" if audit.findings else digest_of_files(audit.lab), audit.beliefs))
+
+
+def _audit_generated(audit: Audit) -> None:
+    """Compare the beliefs with those stored for learners, and the lab's files with those on which all were played."""
+    stored = load_stored(audit.lab)
+    how = f"python -m mini_kv.labkit.audit --write {audit.lab.lab_id}"
+    if stored.beliefs != audit.beliefs:
+        audit.findings.append(f"fingerprints.json is stale: {how}")
+    elif stored.digest != digest_of_files(audit.lab):
+        audit.notes.append(f"the digest in fingerprints.json is out of date: {how}")
 
 
 def _audit_learner_files(audit: Audit) -> None:
@@ -347,10 +409,14 @@ class _Chosen:
 
 
 class _Watcher:
-    """A pytest plugin that records the tests in which each function of a file runs."""
+    """A pytest plugin that records the tests in which each function of a file runs, and those that draw."""
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.passed = False
+        """Whether every test ran to its end."""
+        self.drawing: set[str] = set()
+        """Tests whose course depends on LAB_SEED."""
         self.tests_of: dict[str, set[str]] = {}
         self.while_loading: set[str] = set()
         """Functions that run as the file is loaded: once, in some test, and for all of them."""
@@ -367,6 +433,8 @@ class _Watcher:
             code = frame.f_code
             if code is compile_calls.__code__:
                 self.compiling.add(pyfuncitem.name)
+            if code is seeds.__code__:
+                self.drawing.add(pyfuncitem.name)
             if code.co_filename != self.file:
                 return None
             name = code.co_qualname.partition(".<locals>")[0]
@@ -444,6 +512,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mini_kv.labkit.audit", description="Check a lab's tests.")
     parser.add_argument("labs", nargs="+", metavar="LAB", help="such as lab-05")
     parser.add_argument("--write", action="store_true", help="store the fingerprints and the pristine starter")
+    parser.add_argument("--sample", metavar="SEED", help="play a quarter of the wrong versions if no file has changed")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--show", metavar="ID", help="print the changes of a wrong version, and run nothing")
     args = parser.parse_args(argv)
@@ -453,7 +522,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ValueError as error:
             parser.error(str(error))
         return 0
-    audits = [audit_lab(Path("labs") / lab, write=args.write) for lab in args.labs]
+    audits = [audit_lab(Path("labs") / lab, write=args.write, sample=args.sample) for lab in args.labs]
     if args.json:
         print(json.dumps({a.lab.lab_id: _as_dict(a) for a in audits}))
     else:
@@ -484,7 +553,7 @@ def _source_of(lab: Lab, mutant: Mutant) -> str:
 
 
 def _as_dict(audit: Audit) -> dict[str, Any]:
-    return {"findings": audit.findings, "scores": audit.scores, "kills": audit.kills}
+    return {"findings": audit.findings, "notes": audit.notes, "scores": audit.scores, "kills": audit.kills}
 
 
 def _print(audit: Audit) -> None:
@@ -493,6 +562,8 @@ def _print(audit: Audit) -> None:
         killers = audit.kills.get(name)
         print(f"  {name:<28} {score:>7}   {'' if killers is None else ', '.join(killers)}")
     print(f"{len(audit.kills)} mutants, {sum(map(bool, audit.kills.values()))} caught")
+    for note in audit.notes:
+        print(f"note: {note}")
     for finding in audit.findings:
         print(f"WRONG: {finding}")
 

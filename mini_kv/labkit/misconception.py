@@ -9,6 +9,7 @@ none, so a similar fingerprint is not enough.
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mini_kv.labkit.lab import Lab
@@ -31,14 +32,34 @@ def fingerprints(results: Sequence[LabResult]) -> dict[str, str]:
     return digests
 
 
-def fingerprint_file(lab: Lab) -> Path:
-    """Return the file that holds the lab's fingerprints by function, each with its belief."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The content of a lab's `fingerprints.json`."""
+
+    digest: str = ""
+    """Digest of the files on which the audit played every mutant and found nothing wrong. Empty if there are none."""
+    beliefs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The beliefs by function and fingerprint."""
+
+
+def _fingerprint_file(lab: Lab) -> Path:
     return lab.folder / "fingerprints.json"
+
+
+def load_stored(lab: Lab) -> Stored:
+    """Return what the audit has stored, or nothing if it never has."""
+    file = _fingerprint_file(lab)
+    return Stored(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Stored()
+
+
+def store(lab: Lab, stored: Stored) -> None:
+    """Write the lab's `fingerprints.json`."""
+    text = json.dumps(asdict(stored), indent=2, sort_keys=True, ensure_ascii=False)
+    _fingerprint_file(lab).write_text(text + "\n", encoding="utf-8")
 
 
 def find_beliefs(lab: Lab, results: Sequence[LabResult]) -> dict[str, str]:
     """Return `Mutant.belief` for each function whose test results are exactly those of a known mutant."""
-    file = fingerprint_file(lab)
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    known = load_stored(lab).beliefs
     found = {function: known.get(function, {}).get(digest) for function, digest in fingerprints(results).items()}
     return {function: belief for function, belief in found.items() if belief is not None}

@@ -8,10 +8,19 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mini_kv.labkit.audit import Audit, audit_mutants, main
+from mini_kv.labkit.audit import (
+    Audit,
+    audit_mutants,
+    digest_of_files,
+    load_mutants,
+    main,
+    sample_of,
+    watch,
+    write_fingerprints,
+)
 from mini_kv.labkit.failure import MAX_LINES, with_belief
 from mini_kv.labkit.lab import load_lab
-from mini_kv.labkit.misconception import fingerprint_file
+from mini_kv.labkit.misconception import Stored, load_stored, store
 from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, TEST_LAB, ThrowawayLab
 
 pytestmark = pytest.mark.slow
@@ -81,15 +90,15 @@ def store_names(lab: ThrowawayLab, test_lab: str) -> None:
     lab.write("labs/lab-77/test_lab.py", test_lab)
     audit = audited(lab, MUTANTS)
     assert audit.findings == []
-    fingerprint_file(audit.lab).write_text(json.dumps(audit.beliefs), encoding="utf-8")
+    write_fingerprints(audit)
 
 
-def audited(lab: ThrowawayLab, mutants: str) -> Audit:
-    """Return the audit of these mutants."""
+def audited(lab: ThrowawayLab, mutants: str, sample: str | None = None) -> Audit:
+    """Return the audit of these mutants, or of a sample of them."""
     lab.write("solutions/lab-77/mutants.toml", mutants)
     audit = Audit(load_lab(lab.root / "labs/lab-77"))
     modules = set(sys.modules)
-    audit_mutants(audit)
+    audit_mutants(audit, watch(audit.lab), sample)
     for name in set(sys.modules) - modules:  # the next run may have other tests
         del sys.modules[name]
     return audit
@@ -361,3 +370,82 @@ def test_a_wrong_function_is_tried_on_the_tests_that_run_it(pytester, monkeypatc
     assert ran[4:] == again * 3  # the first four: the solution, watched; then three ways to write the mutant
     assert audit.kills == {name: ["test_4_double"] for name in ["once", "once-2", "once-3"]}
     assert audit.scores == dict.fromkeys(["once", "once-2", "once-3"], "6/10")
+
+
+# A sample -----------------------------------------------------------------------------------------------------------
+
+ALL = ["never-shares", "once", "once-2", "once-3", "refuses", "refuses-2"]
+
+
+def test_a_sample_is_a_quarter_chosen_by_the_seed():
+    """Rounded up. The same seed chooses the same again, another seed others, and forty seeds leave out none."""
+    found = load_lab(ROOT / "labs/lab-05")
+    mutants = load_mutants(found)
+    assert len(mutants) == 47
+    chosen = [[mutant.id for mutant in sample_of(found, mutants, seed)] for seed in map(str, range(40))]
+    assert {len(ids) for ids in chosen} == {12}
+    assert chosen[0] == [mutant.id for mutant in sample_of(found, mutants, "0")] != chosen[1]
+    assert {id_ for ids in chosen for id_ in ids} == {mutant.id for mutant in mutants}
+
+
+def test_a_sample_is_played_and_the_other_beliefs_are_taken_as_stored(lab):
+    audit = audited(lab, MUTANTS, "3")
+    assert (len(audit.kills), audit.played_all, audit.findings) == (2, False, [])
+    assert audit.notes == ["2 of 6 wrong versions played, chosen by 3"]
+    assert audit.beliefs == load_stored(audit.lab).beliefs
+
+
+def test_a_wrong_version_that_a_changed_test_lets_pass_is_found_with_any_seed(lab):
+    """A file of the lab has changed, so all are played."""
+    lab.write("labs/lab-77/test_lab.py", TEST_LAB.replace("lab.double([1, 2, 3])", "[2, 4, 6]"))
+    audit = audited(lab, MUTANTS, "3")
+    assert (list(audit.kills), audit.played_all) == (ALL, True)
+    survivors = ["once", "once-2", "once-3", "refuses", "refuses-2"]
+    assert audit.findings == [
+        f"mutant {name} {fault}" for name in survivors for fault in ("survives", "gets no belief")
+    ]
+
+
+def test_a_lab_with_a_finding_is_played_whole_until_it_is_mended(lab):
+    """What is stored then has no digest."""
+    survives = MUTANTS.replace("1 * number", "number * 2")
+    write_fingerprints(audited(lab, survives))
+    audit = audited(lab, survives, "3")
+    assert (list(audit.kills), audit.played_all) == (ALL, True)
+    assert audit.findings == ["mutant once-3 survives", "mutant once-3 gets no belief"]
+
+
+def test_the_digest_changes_with_what_matters_to_a_wrong_version(pytester, monkeypatch):
+    """Not with the learner's file, with texts for people, or with the way in which a checkout ends its lines."""
+    lab = ThrowawayLab(pytester, monkeypatch)
+    found = load_lab(lab.root / "labs/lab-77")
+    digests = [digest_of_files(found)]
+    for file in ("labs/lab-77/starter.py", "labs/lab-77/README.md", "labs/lab-77/hints.toml"):
+        lab.write(file, "# changed\n")
+    test_lab = found.folder / "test_lab.py"
+    test_lab.write_bytes(test_lab.read_bytes().replace(b"\n", b"\r\n"))
+    assert digest_of_files(found) == digests[0]
+    for file in (
+        "labs/lab-77/test_lab.py",
+        "labs/lab-77/helpers.py",
+        "labs/lab-77/lab.toml",
+        "solutions/lab-77/solution.py",
+        "solutions/lab-77/alt_other.py",
+        "solutions/lab-77/mutants.toml",
+    ):
+        lab.write(file, "# changed\n")
+        digests.append(digest_of_files(found))
+    assert len(set(digests)) == 7
+
+
+def test_a_sample_is_compared_with_the_stored_beliefs(lab):
+    """A belief that is missing there is added, so that the two differ. Another belief is a finding."""
+    found = load_lab(lab.root / "labs/lab-77")
+    stored = load_stored(found)
+    store(found, Stored(stored.digest, {}))
+    audit = audited(lab, MUTANTS, "3")
+    assert audit.findings == []
+    assert {name: len(known) for name, known in audit.beliefs.items()} == {"prefill": 1, "double": 1}
+    store(found, Stored(stored.digest, {"double": dict.fromkeys(stored.beliefs["double"], "another")}))
+    name = list(audit.kills)[1]
+    assert audited(lab, MUTANTS, "3").findings == [f"mutant {name} gets another belief for double: another"]

@@ -1,4 +1,8 @@
-"""The audit of every lab, as `python -m mini_kv.labkit.audit` makes it: right code passes, wrong code is caught."""
+"""The audit of every lab, as `python -m mini_kv.labkit.audit` makes it: right code passes, wrong code is caught.
+
+Of a lab whose files are those of the last `--write`, a quarter of the wrong versions is played, chosen by the commit's
+tree. MINI_KV_LONG plays all.
+"""
 
 import json
 import os
@@ -9,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import load_lab
+from mini_kv.tests.tree import tree
 
 pytestmark = pytest.mark.audit
 ROOT = Path(__file__).parents[2]
@@ -28,31 +34,36 @@ def test_audit_finds_nothing_wrong(lab: str):
     assert right == dict.fromkeys(right, full)
     assert len(right) >= 3
     assert audit["scores"]["starter"].startswith("0/")
-    learners = [mutant for mutant in audit["kills"] if not mutant.startswith("engine-")]
-    assert len(learners) >= 12
+    assert len([mutant for mutant in load_mutants(load_lab(ROOT / "labs" / lab)) if mutant.module is None]) >= 12
+    assert audit["kills"]
     assert all(audit["kills"].values())
 
 
 @pytest.mark.xdist_group("lab-05")
 def test_lab_05_catches_bugs_of_the_engine():
     """Behind `lab.make_kv` at least 14 bugs were put into the engine, one at a time; the story catches each."""
-    bugs = {mutant: tests for mutant, tests in run_audit("lab-05")["kills"].items() if mutant.startswith("engine-")}
+    bugs = {mutant.id for mutant in load_mutants(load_lab(ROOT / "labs/lab-05")) if mutant.module is not None}
     assert len(bugs) >= 14
-    assert all(bugs.values())
+    kills = run_audit("lab-05")["kills"]
+    assert [mutant for mutant in kills if mutant in bugs and not kills[mutant]] == []
 
 
 _AUDITS: dict[str, dict[str, Any]] = {}
 
 
 def run_audit(lab: str) -> dict[str, Any]:
-    """Run the audit in a process of its own, once per lab, and return what it found."""
+    """Run the audit in a process of its own, once per lab, and return what it found. Print how to repeat it."""
     missing = load_lab(ROOT / "labs" / lab).missing
     if missing is not None:
         pytest.skip(missing)
+    sample = [] if os.environ.get("MINI_KV_LONG") else ["--sample", tree()]
+    command = ["-m", "mini_kv.labkit.audit", lab, *sample]
     if lab not in _AUDITS:
         environment = {name: value for name, value in os.environ.items() if name not in ("LAB_IMPL", "LAB_SEED")}
-        command = [sys.executable, "-m", "mini_kv.labkit.audit", lab, "--json"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *command, "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.stdout, done.stderr
         _AUDITS[lab] = json.loads(done.stdout)[lab]
+    print("\n".join([f"again: python {' '.join(command)}", *_AUDITS[lab]["notes"]]))
     return _AUDITS[lab]

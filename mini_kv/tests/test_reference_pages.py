@@ -24,6 +24,7 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import Lab, all_labs
+from mini_kv.labkit.misconception import load_stored
 from mini_kv.tests.test_labs_are_sound import run_audit
 from mini_kv.verify.deviations import DEVIATIONS
 
@@ -335,11 +336,14 @@ def test_metrics_and_flags_on_a_page_were_recorded(page: Path):
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.lab_id)
 def test_the_kill_matrix_has_the_labs_own_beliefs_and_tests(lab: Lab):
     """If this fails: PYTHONPATH=book python -m mini_kv_book.kill_matrix"""
-    kills = kill_matrix.load()[lab.lab_id].values()
+    recorded = kill_matrix.load()[lab.lab_id]
+    assert list(recorded) == [mutant.id for mutant in load_mutants(lab)]
+    kills = recorded.values()
     ideas = {kill["idea"] for kill in kills if not kill["in_engine"]}
     assert ideas == {mutant.idea for mutant in load_mutants(lab) if mutant.module is None}
-    fingerprints = json.loads((lab.folder / "fingerprints.json").read_text(encoding="utf-8"))
-    assert {belief.partition("\n")[0] for known in fingerprints.values() for belief in known.values()} <= ideas
+    assert {
+        belief.partition("\n")[0] for known in load_stored(lab).beliefs.values() for belief in known.values()
+    } <= ideas
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
     tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert {test.partition("[")[0] for kill in kills for test in kill["caught_by"]} <= tests
@@ -353,8 +357,10 @@ def test_the_kill_matrix_has_the_labs_own_beliefs_and_tests(lab: Lab):
 def test_the_kill_matrix_is_what_an_audit_finds(lab: Lab):
     """If this fails: PYTHONPATH=book python -m mini_kv_book.kill_matrix"""
     recorded = {mutant: kill["caught_by"] for mutant, kill in kill_matrix.load()[lab.lab_id].items()}
-    kills = run_audit(lab.lab_id)["kills"]  # of other spellings as well
-    assert recorded == {mutant.id: kills[mutant.id] for mutant in load_mutants(lab)}
+    kills = run_audit(lab.lab_id)["kills"]  # of those that were played, and of other spellings as well
+    assert {id_: tests for id_, tests in kills.items() if id_ in recorded} == {
+        id_: tests for id_, tests in recorded.items() if id_ in kills
+    }
 
 
 def test_the_kill_matrix_shows_no_code():
