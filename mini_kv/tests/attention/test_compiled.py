@@ -1,8 +1,8 @@
 """The kernels as machine code, for GPUs that need not be there: no spills, wide loads, tensor cores, shared memory.
 
 Quick tests look at what was recorded for exactly this code (book/data/kernels.json), and compile a few launches again
-to compare. `make audit` compiles all launches for one of 8.0, 9.0 and 10.0 again, chosen by the commit's tree; for all
-three with MINI_KV_LONG, or with a Triton of which nothing was recorded. For 8.6, 8.9 and 12.0, and with an older Triton,
+to compare. `make audit` compiles all launches for one of 8.0, 9.0 and 10.0 again, drawn by the commit's tree; for all
+three with MINI_KV_LONG, or with a Triton of which nothing was recorded. For 8.6, 8.9, 12.0, and with an older Triton,
 they are compiled when a kernel changes, since the recording must be of the same code.
 """
 
