@@ -6,7 +6,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.found import Found, last_line, own_parts, short
-from mini_kv.labkit.time_limit import TookTooLongError
+from mini_kv.labkit.time_limit import NoVerdictError, TookTooLongError
 
 PATIENCE_S = 3
 """Seconds that a step may take while parts are tried, if an engine did not return in time."""
@@ -15,7 +15,9 @@ PATIENCE_S = 3
 def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str, Found]) -> list[str]:
     """Return the error that stopped an engine, and the learner's line that was running. `limit`: seconds of a step."""
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    if isinstance(error, TookTooLongError):
+    if isinstance(error, NoVerdictError):
+        what = str(error)
+    elif isinstance(error, TookTooLongError):
         what = f"it did not return within {limit} s"
     elif isinstance(error, LabTodo):
         what = f"still TODO: {error}"

@@ -203,6 +203,26 @@ def test_a_report_that_is_not_the_judges_holds_the_lab(grader):
 # What is handed in ---------------------------------------------------------------------------------------------------
 
 
+def test_a_test_without_a_verdict_marks_the_lab_for_review_and_keeps_the_other_points(grader):
+    from mini_kv.labkit.grading.grade import Mark, _Ran
+
+    first, *others = grader.tests["lab-05"]
+    ended = [("c", "fail", ""), (first, "no verdict", "this machine is busy"), *((name, "pass", "") for name in others)]
+    mark = Mark("1", "lab-05", 50)
+    grader._count(mark, _Ran(["c"], ended=ended, over=True))
+    assert (mark.status, mark.why) == ("no verdict", [f"{first}: this machine is busy"])
+    assert mark.score == 50 - grader.tests["lab-05"][first]["points"]
+    assert mark.tests[first]["state"] == "no verdict"
+
+
+def test_a_process_that_is_ended_by_the_clock_has_no_verdict(grader):
+    from mini_kv.labkit.grading.grade import Mark, _Ran
+
+    mark = Mark("1", "lab-05", 50)
+    grader._count(mark, _Ran(["c"], is_late=True, status=-9))
+    assert (mark.status, mark.why) == ("no verdict", ["its process had not ended after 640 s on the clock"])
+
+
 def test_folders_zips_repositories_and_saved_pages_are_read_and_never_unpacked(tmp_path):
     place = tmp_path / "hand-ins"
     for name in ("01/lab-05.py", "02/labs/lab-05/starter.py", "02/conftest.py", "02/sitecustomize.py", "03/lab-06.py"):
