@@ -9,6 +9,7 @@
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make constraints, make clean, make help
+# make lint-docs   print what the words of pages say that may be out of date; never an error
 # make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
 # make upstream VERSION=0.32.0   play the golden scenarios on another vLLM, write what changed; minutes, 3 GB in .upstream
 # make sentences   print 200 random sentences for a reader to judge     make sentences SEED=7   another draw
@@ -35,12 +36,12 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
-        notebooks-html notebooks-test lint report sentences upstream constraints clean help new-venv
+        notebooks-html notebooks-test lint lint-docs report sentences upstream constraints clean help new-venv
 .SUFFIXES:
 
 # A student's tree has none of the folders that these need.
 WHOLE := test test-all audit e2e book site book-whole book-instructor book-test book-zensical book-pages notebooks-test \
-         lint report sentences upstream constraints
+         lint lint-docs report sentences upstream constraints
 ifeq ($(wildcard solutions),)
 ifneq ($(filter $(WHOLE),$(MAKECMDGOALS)),)
 $(error this tree has only the labs: type make, make lab-NN or make notebooks)
@@ -73,7 +74,7 @@ test: $(VENV)/.torch $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(BY_FILE) $(ARGS)
 
 test-all: $(VENV)/.torch $(LAB_PAGE)
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m "not (audit or browser or book or notebooks)" $(BY_FILE) $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m "not (audit or browser or book or notebooks or prose)" $(BY_FILE) $(ARGS)
 
 audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)
@@ -140,6 +141,10 @@ lint: $(VENV)/.lint $(VENV)/.torch
 	  echo "mypy solutions/$$lab"; $(BIN)/mypy solutions/$$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+# What a reviewer looks at. It is no reason for red, so it exits 0.
+lint-docs: $(VENV)/.book
+	-@env -u LAB_IMPL $(BIN)/python -m pytest -m prose -q $(ARGS)
 
 report:
 	@$(PY) .ci/report.py $(if $(SINCE),--since "$(SINCE)")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-FEW = ("audit", "book", "browser", "notebooks")
+FEW = ("audit", "book", "browser", "notebooks", "prose")
 """Marks of which few files have one. Each has a command of its own, such as `make e2e`."""
 
 pytest_plugins = ["mini_kv.labkit.plugin", "mini_kv.tests.skips"]

@@ -7,17 +7,6 @@ from mini_kv.tests.mutants import LIST, LISTS, changed_lines, is_wording, listed
 PACKAGE = LIST.parents[1]
 
 
-def test_each_entry_stands_in_its_module() -> None:
-    """Once, so that it is clear what is meant; and each says why the change is not seen."""
-    entries = LISTS["equivalent"]
-    assert sum(len(entry["new"]) for entry in entries) == 51
-    for entry in entries:
-        source = (PACKAGE / entry["module"]).read_text(encoding="utf-8")
-        assert source.count(entry["old"]) == 1, f"bring this up to date, or drop it: {entry}"
-        assert entry["old"] not in entry["new"]
-        assert entry["why"]
-
-
 def test_what_is_measured_is_there() -> None:
     for package in LISTS["package"].values():
         for path in package["only_mutate"] + package["pytest_add_cli_args_test_selection"]:

@@ -54,6 +54,7 @@ def test_no_heavy_package_is_loaded(module: str) -> None:
     assert loaded & HEAVY == set()
 
 
+@pytest.mark.prose
 def test_the_rule_of_layers_is_quoted_as_it_is_checked() -> None:
     """`make lint` checks what pyproject.toml says; who reads of it elsewhere reads the same."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -160,6 +161,7 @@ def modules_of(package: Path) -> list[str]:
     return sorted(files + [path.parent.name for path in package.glob("*/__init__.py")])
 
 
+@pytest.mark.prose
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_map_of_a_package_names_each_of_its_modules_and_no_other(package: str) -> None:
     """Between backticks, in the docstring of its `__init__`; read as text, since some packages need torch."""
@@ -169,6 +171,7 @@ def test_the_map_of_a_package_names_each_of_its_modules_and_no_other(package: st
     assert sorted(name for name in named if name not in own) == modules_of(ROOT / package)
 
 
+@pytest.mark.prose
 def test_the_map_of_the_house_names_each_package() -> None:
     """The table in `mini_kv/README.md`: first column."""
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "mini_kv/README.md").read_text("utf-8"), re.MULTILINE)

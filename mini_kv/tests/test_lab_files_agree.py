@@ -60,16 +60,10 @@ def test_the_readme_lists_every_lab_and_every_notebook_and_no_other(folder: str)
     assert re.findall(r"^\| \[.*", readme, re.MULTILINE) == rows_of(folder)
 
 
+@pytest.mark.prose
 def test_the_two_terms_have_every_chapter_and_every_lab():
     page = (DOCS / "teach" / "teaching.md").read_text(encoding="utf-8")
     terms = page.partition("## A term\n")[2].partition("\n## ")[0].lower()
     titles = [title for part in generate.chapters().values() for title in part.values()]
     missing = [title for title in titles if title.lower().strip("?") not in terms]
     assert missing + [lab for lab in LABS if not re.search(rf"{lab}(?![\w-])", terms)] == []
-
-
-@pytest.mark.parametrize("lab", LABS)
-def test_only_test_lab_holds_tests(lab: str):
-    """Tests are collected, shown and counted in `test_lab.py` alone."""
-    besides = set((ROOT / "labs" / lab).glob("*.py")) - {ROOT / "labs" / lab / n for n in ("starter.py", "test_lab.py")}
-    assert [path.name for path in besides if "def test_" in path.read_text(encoding="utf-8")] == []

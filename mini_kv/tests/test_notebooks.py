@@ -83,12 +83,11 @@ def test_the_first_cell_installs_only_what_is_missing(path):
     )
 
 
-def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):
-    """A title, a question in bold, and the way to Colab and Binder, as links: a badge would ask the network."""
+def test_it_opens_with_its_title_and_can_be_opened_elsewhere(path):
+    """A title, and the way to Colab and Binder, as links: a badge would ask the network."""
     opening = cells(path, "markdown")[0]["source"]
     title = json.loads(path.read_text(encoding="utf-8"))["metadata"]["title"]
     assert opening.startswith(f"# {title}\n")
-    assert re.search(r"\*\*[^*]+\?\*\*", opening)
     name = ADDRESS.removeprefix("https://github.com/")
     assert f"colab.research.google.com/github/{name}/blob/main/notebooks/{path.name}" in opening
     assert f"mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/{path.name}" in opening
@@ -127,10 +126,8 @@ def calls_in(source, name):
     ]
 
 
-def test_it_ends_with_what_was_seen_and_the_way_to_its_lab(path):
-    ending = cells(path, "markdown")[-1]["source"]
-    _, _, seen = ending.partition("## What you have seen\n")
-    assert re.search(r"\*\*\[lab-\d\d[^\]]*\]\(\.\./labs/lab-\d\d/README\.md\)", seen)
+def test_it_ends_with_the_way_to_its_lab(path):
+    assert re.search(r"\(\.\./labs/lab-\d\d/README\.md\)", cells(path, "markdown")[-1]["source"])
 
 
 def test_every_link_leads_somewhere(path):

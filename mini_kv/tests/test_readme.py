@@ -72,6 +72,7 @@ def test_named_paths_exist(readme: Path):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.prose
 @pytest.mark.parametrize("readme", LABS, ids=lambda path: path.parent.name)
 def test_every_lab_says_where_its_work_is_used(readme: Path):
     """One paragraph. It names the command that runs the lab's parts, every such part, and each that is not used."""

@@ -38,6 +38,7 @@ THIN = (1, 4, 28, 29, 41, 44, 50, 53, 63, 81, 112, 126, 127, 132, 133, 134, 143,
 # Who has reviewed a lab ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.prose
 def test_every_lab_has_a_row_that_a_reviewer_has_filled_in_whole_or_not_at_all() -> None:
     """Name, date and commit: two of them are not a review."""
     page = (DOCS / "teach" / "checking.md").read_text(encoding="utf-8")
@@ -94,7 +95,7 @@ def test_every_home_of_an_idea_is_there():
     assert {key: problem for key, problem in problems.items() if problem} == {}
 
 
-@pytest.mark.book
+@pytest.mark.prose
 def test_every_home_contains_the_words_of_its_idea():
     """A page, a lab and a notebook all of them, in one section; a symbol one, in its name or docstring."""
     lacking = {
@@ -126,7 +127,7 @@ def test_a_home_that_does_not_teach_its_idea_is_found(tmp_path: Path):
     assert homes.missing_words(("garage",), "mini_kv.core.block_pool.BlockPool") == ["garage"]
 
 
-@pytest.mark.book
+@pytest.mark.prose
 def test_every_question_is_answered_where_it_says():
     asked = {row.number: row.question for row in coverage.rows() if row.question}
     silent = {number: homes.missing_words(question.answer, question.home) for number, question in asked.items()}
@@ -235,6 +236,7 @@ def test_the_files_on_the_page_of_names_were_recorded():
     assert {file for file in files if not is_recorded(file)} == set()
 
 
+@pytest.mark.prose
 def test_sizes_of_vllm_that_are_told_were_recorded():
     """Lines and files of a folder, entries of a type: told in prose, so compared with the recording."""
     size = recording()["sizes"]["v1/core"]
@@ -375,6 +377,7 @@ def test_the_kill_matrix_shows_no_code():
 # The glossary -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.prose
 def test_the_glossary_is_in_order_and_every_term_has_its_chinese_word():
     text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
     terms = re.findall(r"^(.+)\n:   ", text, re.MULTILINE)
@@ -386,6 +389,7 @@ def test_the_glossary_is_in_order_and_every_term_has_its_chinese_word():
 # Measured on a GPU --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.prose
 def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
     text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
     record = kernels.measured("h200")
@@ -407,6 +411,7 @@ def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
     assert f"[All {len(rows)} rows]" in text
 
 
+@pytest.mark.prose
 def test_the_kernels_chapter_tells_what_int8_takes_on_an_h100():
     text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
     fast, slow = kernels.measured("h200"), kernels.measured("h100")

@@ -18,6 +18,7 @@ def test_the_page_has_the_files_of_the_spine_in_their_order():
     assert headings[: len(files)] == [name.removesuffix(".py").partition("/")[2] for name in files]
 
 
+@pytest.mark.prose
 def test_each_file_has_a_question_a_prediction_and_an_answer():
     sections = re.split(r"^## .+$", PAGE, flags=re.MULTILINE)[1 : 1 + len(REQUESTS)]
     for section in sections:

@@ -223,7 +223,7 @@ def test_the_page_shows_every_difference() -> None:
 def test_the_page_names_both_versions_and_the_command() -> None:
     page = (DOCS / "reference" / "upstream.md").read_text(encoding="utf-8")
     old, new = upgrade.versions()
-    assert page.startswith(f"# From vLLM {upgrade.short(old)} to {upgrade.short(new)}: what changed for you\n")
+    assert {upgrade.short(old), upgrade.short(new)} <= set(page.partition("\n")[0].replace(":", "").split())
     assert f"make upstream VERSION={old}\n" in page
     assert re.findall(r"<!-- table upgrade (\w+) -->", page) == [
         "short",

@@ -456,6 +456,7 @@ def test_a_place_is_a_scenario_and_a_call() -> None:
 PAGE = (ROOT / "book/docs/reference/verify.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.prose
 def test_the_figures_of_the_page_are_counted() -> None:
     lines = {name: len((ADAPTERS / name).read_text(encoding="utf-8").splitlines()) for name in SMALL_ENGINE}
     assert f"a cache in {lines['small_engine.mjs']} lines of JavaScript" in PAGE

@@ -67,6 +67,7 @@ def test_a_block_freed_twice_stops_another_request():
     assert found[-1].strip() == "after free(0)"
 
 
+@pytest.mark.prose
 def test_each_part_is_shown_in_the_chapter_with_its_report():
     text = CHAPTER.read_text(encoding="utf-8")
     shown = re.findall(r"^mini_kv\.lessons\.exhibits\.(\w+)$", text, re.MULTILINE)

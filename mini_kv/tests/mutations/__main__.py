@@ -24,7 +24,14 @@ def play(root: Path, options: argparse.Namespace) -> int:
     mutations = [Mutation(**entry) for entry in json.loads((root / HOME / "list.json").read_text(encoding="utf-8"))]
     record = root / HOME / "caught.json"
     caught: dict[str, str | None] = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    mark = f"not (audit or notebooks{' or browser or book' * (not options.browser)}{' or slow' * (not options.slow)})"
+    left_out = [
+        "audit",
+        "prose",
+        "notebooks",
+        *["browser", "book"] * (not options.browser),
+        *["slow"] * (not options.slow),
+    ]
+    mark = f"not ({' or '.join(left_out)})"
     lost = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         clone = Clone(root, Path(folder), mark, options.seconds)
