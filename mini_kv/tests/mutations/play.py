@@ -91,7 +91,7 @@ class Clone:
             if process.wait() in (0, 5):  # 5: no test has this mark
                 return None
             out.seek(0)
-            started = re.findall(r"^(\S+\.py(?:::[^\s\[]+)+)|^ERROR (\S+\.py)", out.read(), re.MULTILINE)
+            started = re.findall(r"^(\S+\.py(?:::[^\s\[]+)+)|^ERROR (\S+\.py)(?=\s)", out.read(), re.MULTILINE)
         name = "".join(started[-1]) if started else tests[0]
         # Many tests may take this long together. One may not.
         return name if process.returncode > 0 or [name] == list(tests) else self.failing([name])
