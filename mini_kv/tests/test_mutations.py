@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("resource", reason="mutations are played with limits of CPU time, which Windows does not have")
+
 from mini_kv.tests.mutations.__main__ import HOME, make_parser, play
 from mini_kv.tests.mutations.draw import Mutation, apply, draw, find, js_changes, python_changes
 
