@@ -232,11 +232,12 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def numbers(act: Act, others: Mapping[str, Hour], tell: Callable[[str], None]) -> list[str]:
+def numbers(act: Act, others: Mapping[str, Hour], tell: Callable[[str], None] | None = None) -> list[str]:
     """Return a table: the numbers of this act beside those of engines that have less. `tell`: is told of each."""
     rows = {"yours": act}
     for name, hour in others.items():
-        tell(name)
+        if tell is not None:
+            tell(name)
         rows[name] = Act(hour).played()
     head = f"{'':<22}{'steps':>7}{'computed':>10}{'found':>8}{'preempted':>11}{'waited':>8}"
     return [head, *(_row(name, each.steps) for name, each in rows.items())]

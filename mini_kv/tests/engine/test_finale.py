@@ -193,10 +193,25 @@ def loop(*_args, **_options):
             continue
 
 
-@pytest.mark.parametrize("method", ["__init__", "add_request", "schedule", "update_from_output"])
-def test_a_part_that_never_returns_is_ended_at_its_line_and_named(method):
+class NeverBuilt(Scheduler):
+    __init__ = loop
+
+
+class NeverAdds(Scheduler):
+    add_request = loop
+
+
+class NeverPlans(Scheduler):
+    schedule = loop
+
+
+class NeverUpdates(Scheduler):
+    update_from_output = loop
+
+
+@pytest.mark.parametrize("endless", [NeverBuilt, NeverAdds, NeverPlans, NeverUpdates])
+def test_a_part_that_never_returns_is_ended_at_its_line_and_named(endless):
     hour = DiceHour(0)
-    endless = type("Endless", (Scheduler,), {method: loop})
     found = Found(LabPart("lab-11", "Scheduler", "scheduler"), endless, __file__)
     act = Act(hour, OwnParts(scheduler=endless), limit=0.2)
     reference = Act(hour).played()
