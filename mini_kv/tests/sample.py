@@ -7,6 +7,7 @@ without the package tests. The quarter follows from the last commit's tree, so t
 """
 
 import functools
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ from mini_kv.tests.tree import drawn
 
 ONE_OF = 4
 SIGNS = ("importorskip", "skipif")
+
+
+def pytest_configure() -> None:
+    """Keep the option that loads this plugin from the pytests that tests start: they run what they ask for."""
+    os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
