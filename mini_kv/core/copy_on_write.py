@@ -66,8 +66,11 @@ class CopyOnWrite:
         return copies
 
     def finish(self) -> None:
-        """Unpin both ends of every copy. Call it when the step that made the copies has run."""
-        pinned, self.pinned = self.pinned, []
+        """Unpin both ends of every copy. Call it when the step that made the copies has run.
+
+        A copy that was not taken is dropped: its ends may now be allocated to other requests.
+        """
+        pinned, self.pinned, self._not_taken = self.pinned, [], []
         for block in pinned:  # one by one, since a block may be the source of two copies
             self.block_pool.free_blocks([block])
 

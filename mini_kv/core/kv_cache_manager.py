@@ -312,7 +312,7 @@ class KVCacheManager:
         return self.copy_on_write.take()
 
     def finish_kv_cache_block_copies(self) -> None:
-        """Unpin both ends of the copies that were taken. Call it when their step has run."""
+        """Unpin both ends of the copies. Call it when their step has run. A copy that was not taken is dropped."""
         self.copy_on_write.finish()
 
     def confirm_promises(self) -> None:

@@ -108,6 +108,19 @@ def test_both_ends_of_a_copy_stay_where_they_are_until_it_has_run():
     assert kv.block_pool.num_free_blocks == 5
 
 
+def test_a_copy_that_no_step_took_is_not_made_later():
+    """B is stopped before its step. Block 3, the target of the copy, is free afterwards: another request may get it."""
+    kv = make_kv()
+    first = hold(kv, "A", 6)
+    second = fork(kv, first, "B")
+    kv.allocate_slots(second, 1)
+    assert table(kv, second) == [1, 3]
+    kv.free(second)
+    kv.finish_kv_cache_block_copies()
+    assert refs(kv, 1, 2, 3) == [1, 1, 0]
+    assert kv.take_kv_cache_block_copies() == []
+
+
 def test_a_copy_costs_a_block_and_is_refused_where_there_is_none():
     kv = make_kv(5)
     a = hold(kv, "A", 14)  # 1 2 3 4
