@@ -19,7 +19,7 @@ NEEDS_TORCH = "import pytest\n\ntorch = pytest.importorskip('os')\n" + MANY
 @pytest.mark.slow
 def test_a_file_that_may_skip_runs_whole_and_of_the_others_a_quarter(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_plain=MANY, test_torch=NEEDS_TORCH)
-    done = pytester.runpytest_inprocess("-p", "mini_kv.tests.sample", "-W", "ignore").parseoutcomes()
+    done = pytester.runpytest_subprocess("-p", "mini_kv.tests.sample", "-W", "ignore").parseoutcomes()
     assert 200 + 30 < done["passed"] < 200 + 70
     assert done["passed"] + done["deselected"] == 400
 

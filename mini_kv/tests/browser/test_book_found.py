@@ -1,13 +1,16 @@
 """The book is found and shared: by its search, by a link to a page, at a wrong address, on paper; and a lab's page."""
 
 import html
+import json
 import re
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from mini_kv_book.found import mended
 from mini_kv_book.places import DOCS
 from mini_kv_book.taught import glossary, words
 
@@ -67,6 +70,31 @@ def test_thirty_words_in_two_languages_lead_to_their_chapter(book_url, open_page
         found[typed] = list(dict.fromkeys(places))[:3]
     missed = {typed: pages for typed, pages in found.items() if LEADS[typed] not in {name[:2] for name in pages}}
     assert missed == {}
+
+
+WORDS_OF_LUNR = """
+const [worker, words] = [process.argv[1], JSON.parse(process.argv[2])];
+globalThis.self = globalThis;
+globalThis.addEventListener = () => {};
+require("vm").runInThisContext(require("fs").readFileSync(worker, "utf8"));
+console.log(JSON.stringify(self.lunr.TokenSet.fromArray(words).toArray()));
+"""
+
+
+def test_the_search_loses_no_number_and_no_word_beside_one(site):
+    """The theme's lunr takes "4544.32" and "9151.33" for other words where nothing separates its nodes' keys."""
+    words = sorted({str(number**3 % 999_983 / 100) for number in range(3000)})
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.js")
+    done = subprocess.run(
+        ["node", "-e", WORDS_OF_LUNR, str(worker), json.dumps(words)], capture_output=True, text=True, check=True
+    )
+    assert sorted(json.loads(done.stdout)) == words
+
+
+def test_another_lunr_ends_the_build():
+    exceptions = pytest.importorskip("mkdocs.exceptions")
+    with pytest.raises(exceptions.PluginError, match="the theme's lunr has no"):
+        mended("t.TokenSet.prototype.toString=function(){return JSON.stringify(this)}")
 
 
 def test_what_the_search_loads_has_no_listing(site):
