@@ -67,8 +67,9 @@ start: $(VENV)/.ready
 # so one process runs them all; of audits and tests in a browser, which take long, each process takes the next one.
 BY_FILE = -p xdist -n 2 --dist loadfile
 BY_TEST = -p xdist -n 2 --dist loadgroup
-# A browser on a busy machine may be late. A test that fails is tried twice more, and listed; a wrong result fails each time.
-AGAIN = -p rerunfailures --reruns 2 -rR
+# A browser on a busy machine may be late. A test that fails is tried twice more, and listed with its errors; a wrong
+# result fails each time.
+AGAIN = -p rerunfailures -p mini_kv.tests.second_tries --reruns 2 -rR
 
 test: $(VENV)/.torch $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(BY_FILE) $(ARGS)

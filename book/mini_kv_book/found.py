@@ -54,8 +54,8 @@ def with_chapters(markdown: str) -> str:
 
 def on_post_build(*, config: Any) -> None:
     """Write the search's index anew, and mend the theme's lunr. Raises `PluginError` where that is another version."""
-    for worker in Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.js"):
-        worker.write_text(mended(worker.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
+    (worker,) = Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.js")
+    worker.write_text(mended(worker.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     path = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(path.read_text(encoding="utf-8"))
     index["docs"] = [indexed(entry) for entry in index["docs"]]

@@ -226,10 +226,13 @@ class LabUnderTest:
     def _watched(self, learners: Callable[..., Any], signature: str) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             try:
-                inspect.signature(learners).bind(*args, **options)
-            except TypeError as error:
-                raise LoadError(f"{learners.__name__} must be callable as {signature}: {error}") from None
-            result = learners(*args, **options)
+                result = learners(*args, **options)
+            except TypeError:  # a look at the signature before each call would cost more than the call
+                try:
+                    inspect.signature(learners).bind(*args, **options)
+                except TypeError as error:
+                    raise LoadError(f"{learners.__name__} must be callable as {signature}: {error}") from None
+                raise
             for kv in args:
                 if isinstance(kv, WatchedKVCacheManager):
                     check_invariants(kv.manager)

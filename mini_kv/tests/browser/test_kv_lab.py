@@ -465,6 +465,14 @@ def test_an_endless_loop_fails_at_its_line(show):
     assert "at:  labs/lab-05/starter.py:2" in message
 
 
+def test_a_right_loop_on_a_busy_machine_has_full_marks(show):
+    """The seconds pass without it: a page cannot tell what it has computed, so a few rounds are no endless loop."""
+    page = show()
+    busy = "    if late:\n        time.sleep(late.pop())\n    for _ in range(9):\n        pass\n"
+    text = changed("    return [block.ref_cnt", f"{busy}    return [block.ref_cnt")
+    assert run(page, f"import time\n\nlate = [5.5]\n{text}").startswith("Passed: 50 of 50")
+
+
 def test_a_loop_that_python_cannot_leave_ends_the_worker(open_lab):
     """C code that never returns: only ending the worker helps. The next Run finds a new one, ready."""
     page = open_lab()
