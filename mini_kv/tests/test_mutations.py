@@ -118,3 +118,14 @@ def test_what_was_caught_may_not_survive(tmp_path: Path, capsys: pytest.CaptureF
     assert play(tmp_path, make_parser().parse_args(["play"])) == 1
     said = f"core-01: NOT CAUGHT, before by {test}::test_other\ncaught before and not now: core-01\n"
     assert capsys.readouterr().out == said
+
+
+@pytest.mark.slow  # it starts pytest three times
+def test_a_test_that_fails_now_and_then_catches_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    once = "from pathlib import Path\nran = Path.home() / 'ran'  # mini_kv.core\n"
+    once += "def test_once():\n    failed = ran.exists()\n    ran.touch()\n    assert failed\n"
+    entry = json.dumps([IS_FULL._asdict()])
+    files = {"mini_kv/core/pool.py": POOL, f"{HOME}/list.json": entry, "mini_kv/tests/test_pool.py": once}
+    commit(tmp_path, files)
+    assert play(tmp_path, make_parser().parse_args(["play", "--which", "new"])) == 0
+    assert capsys.readouterr().out == "core-01: survived\ncaught before and not now: none\n"

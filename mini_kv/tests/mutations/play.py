@@ -53,7 +53,8 @@ class Clone:
             self.environment.pop(name, None)
         self.files = tracked(self.root)
         self.tests = {path: text for path, text in self.files.items() if re.search(r"/test_\w+\.py$", path)}
-        self.right, self.broken = set[str](), set[str]()  # tests that pass, and that fail, where nothing is changed
+        self.right = set[str]()  # tests that pass where nothing is changed
+        self.broken = set[str]()  # that fail there, or now and then
 
     def change(self, mutation: Mutation) -> bool:
         """Take back all changes and apply this one; return whether its line was found."""
@@ -97,17 +98,19 @@ class Clone:
         return name if process.returncode > 0 or [name] == list(tests) else self.failing([name])
 
     def caught_by(self, mutation: Mutation, tests: Sequence[str]) -> str | None:
-        """Return the first test that fails on the change and passes without it."""
+        """Return the first test that fails twice on the change and passes without it."""
         while tests := [path for path in tests if path not in self.broken]:
             name = self.failing(tests)
-            if name is None or name in self.right:
+            if name is None:
+                return None
+            if name not in self.right:
+                self.restore()
+                if self.failing([name], *([] if "::" in name else ["--collect-only"])) is None:
+                    self.right.add(name)
+                self.change(mutation)
+            if name in self.right and self.failing([name]):
                 return name
-            self.restore()
-            if self.failing([name], *([] if "::" in name else ["--collect-only"])) is None:
-                self.right.add(name)
-                return name
-            self.broken.add(name)
-            self.change(mutation)
+            self.broken.add(name)  # it fails without a change, or now and then
         return None
 
     def play(self, mutation: Mutation, before: str | None) -> str | None:
