@@ -53,6 +53,7 @@ class Clone:
             self.environment.pop(name, None)
         self.files = tracked(self.root)
         self.tests = {path: text for path, text in self.files.items() if re.search(r"/test_\w+\.py$", path)}
+        self.changed = self.root
         self.right = set[str]()  # tests that pass where nothing is changed
         self.broken = set[str]()  # that fail there, or now and then
 
@@ -64,8 +65,8 @@ class Clone:
             return False
         path = self.root / place[0]
         path.write_text(apply(mutation, self.files[place[0]], place[1]), encoding="utf-8")
-        for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            cached.unlink()  # Python compares size and second, and both may be equal
+        self.changed = path
+        self.remove_compiled()
         if path.parent.name == "kv_story":
             subprocess.run(["node", "join_figure.mjs"], cwd=self.root / "book", check=True)
         return True
@@ -74,6 +75,12 @@ class Clone:
         """Bring back what is committed, and remove what tests have left behind."""
         for command in (("checkout", "-q", "."), CLEAN):
             subprocess.run(["git", *command], cwd=self.root, check=True)
+        self.remove_compiled()
+
+    def remove_compiled(self) -> None:
+        """Remove what Python keeps of the file changed last: it compares size and second, and both may be equal."""
+        for path in self.changed.parent.glob(f"__pycache__/{self.changed.stem}.*"):
+            path.unlink()
 
     def failing(self, tests: Sequence[str], *options: str) -> str | None:
         """Run tests up to the first failure; return its name, or the file's that cannot be loaded."""
