@@ -3,7 +3,7 @@
 `book/data/taught.toml` lists the words that each chapter teaches. The glossary shows them to readers as links. The
 search has them as keywords of the chapter, with the most weight. Listings are left out of the index. Of the engine's
 pages it has only names and first sentences. The theme reads the rest. jieba cuts Chinese text into words. The theme's
-copy of lunr, which searches in the browser, gets a separator that it lacks.
+copy of lunr, which searches in the browser, gets a separator that it lacks. The index is loaded when it is needed.
 """
 
 import json
@@ -18,12 +18,23 @@ ENTRY = re.compile(TERM.pattern + r"(?:.+\n?(?:    .+\n?)*)", re.MULTILINE)
 HAN = re.compile(r"[\u4e00-\u9fff]+")
 LISTING = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 BLANKS = re.compile(r"(?:\s|<p></p>)+")
-NODE_KEY = ("e=e+s+o.id", 'e=e+s+o.id+","')
-"""What lunr's `TokenSet.toString` says, and what it says in the book.
+MENDED = [
+    ("workers/search.*.js", "e=e+s+o.id", 'e=e+s+o.id+","'),
+    ("bundle.*.js", 'L($(location.protocol!=="file:"),Je("search"))', 'Je("search")'),
+    (
+        "bundle.*.js",
+        'z([t,r.pipe(Q(we()),g(o=>!!o.searchParams.get("h")))])',
+        'r.pipe(Q(we()),g(o=>!!o.searchParams.get("h")),b(o=>z([t,$(o)])))',
+    ),
+]
+"""What scripts of the theme say, and what they say in the book.
 
-It is the key of a node in lunr's tree of words: of each edge the letter, and the number of the node behind it. Without
-a separator an edge 1 to node 234 looks like the edges 1 to node 2 and 3 to node 4. Nodes of the same key become one.
-So words with digits are lost, and a query for words that begin like a lost one can find nothing at all.
+`TokenSet.toString` of lunr is the key of a node in its tree of words: of each edge the letter, and the number of the
+node behind it. Without a separator an edge 1 to node 234 looks like the edges 1 to node 2 and 3 to node 4. Nodes of the
+same key become one. So words with digits are lost, and a query for words that begin like a lost one can find nothing.
+
+The theme loads the search's index with every page, and makes lunr's tree of it. The book does so when the search is
+opened, or when an address has words to mark, after `h=`.
 """
 API_BOOST = 0.2
 """Weight of a page of the engine in the search. A page of prose has 1."""
@@ -53,22 +64,23 @@ def with_chapters(markdown: str) -> str:
 
 
 def on_post_build(*, config: Any) -> None:
-    """Write the search's index anew, and mend the theme's lunr. Raises `PluginError` where that is another version."""
-    (worker,) = Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.js")
-    worker.write_text(mended(worker.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
+    """Write the search's index anew, and mend the theme's scripts. Raises `PluginError` where they are others."""
+    for script, theirs, ours in MENDED:
+        (path,) = Path(config.site_dir, "assets", "javascripts").glob(script)
+        path.write_text(mended(path.read_text(encoding="utf-8"), theirs, ours), encoding="utf-8", newline="\n")
     path = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(path.read_text(encoding="utf-8"))
     index["docs"] = [indexed(entry) for entry in index["docs"]]
     path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8", newline="\n")
 
 
-def mended(worker: str) -> str:
-    """Return the theme's search with a separator in the keys of lunr's nodes."""
+def mended(script: str, theirs: str, ours: str) -> str:
+    """Return one of the theme's scripts with a piece of it replaced."""
     from mkdocs.exceptions import PluginError
 
-    if worker.count(NODE_KEY[0]) != 1:
-        raise PluginError(f"the theme's lunr has no {NODE_KEY[0]!r}: see what its TokenSet.toString says now")
-    return worker.replace(*NODE_KEY)
+    if script.count(theirs) != 1:
+        raise PluginError(f"the theme's search has no {theirs!r}: see what does its work now")
+    return script.replace(theirs, ours)
 
 
 def indexed(entry: dict[str, Any]) -> dict[str, Any]:

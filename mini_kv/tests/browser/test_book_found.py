@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from mini_kv_book.found import mended
+from mini_kv_book.found import MENDED, mended
 from mini_kv_book.places import DOCS
 from mini_kv_book.taught import glossary, words
 
@@ -93,8 +93,29 @@ def test_the_search_loses_no_number_and_no_word_beside_one(site):
 
 def test_another_lunr_ends_the_build():
     exceptions = pytest.importorskip("mkdocs.exceptions")
-    with pytest.raises(exceptions.PluginError, match="the theme's lunr has no"):
-        mended("t.TokenSet.prototype.toString=function(){return JSON.stringify(this)}")
+    with pytest.raises(exceptions.PluginError, match="the theme's search has no 'e=e"):
+        mended("t.TokenSet.prototype.toString=function(){return JSON.stringify(this)}", *MENDED[0][1:])
+
+
+@pytest.mark.parametrize("opened", ["by a key", "by an address"])
+def test_the_index_is_loaded_when_the_search_is_opened(opened, book_url, open_page):
+    page = open_page("about:blank", width=1280)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.goto(book_url + "labs/lab-02/", wait_until="networkidle")
+    assert "search_index.json" not in asked
+    if opened == "by a key":
+        page.keyboard.press("/")
+        page.keyboard.type("evict")
+    else:
+        page.goto(book_url + "labs/lab-02/?q=evict")
+    page.locator(".md-search-result__item a[href*='05-']").first.wait_for(state="attached")
+    assert asked.count("search_index.json") == 1
+
+
+def test_words_that_an_address_names_are_marked(book_url, open_page):
+    page = open_page(book_url + "labs/lab-02/?h=middle")
+    page.locator("article mark", has_text="middle").first.wait_for(state="attached")
 
 
 def test_what_the_search_loads_has_no_listing(site):
