@@ -16,10 +16,10 @@ import zipfile
 from pathlib import Path
 
 from mini_kv.labkit.grading import solution_leaks as of_code
-from mini_kv.labkit.grading.solution_leaks import PUBLIC, Body, bare, bare_text, runs
+from mini_kv.labkit.grading.solution_leaks import Body, bare
 from mini_kv_book.places import ROOT
 
-__all__ = ["PUBLIC", "Body", "bare", "bodies", "leaks", "public", "runs", "secrets", "shown"]
+__all__ = ["Body", "bare", "bodies", "leaks", "secrets", "shown"]
 _READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".whl"}
 
 
@@ -36,17 +36,12 @@ def shown(name: str, content: bytes) -> str:
     text = content.decode("utf-8", errors="ignore")
     if name.endswith((".html", ".json", ".js")):
         text = html.unescape(re.sub(r"<[^>]*>", "", text.replace("\\n", "\n").replace('\\"', '"')))
-    return bare_text(text)
-
-
-def public() -> str:
-    """Return the code that every learner has."""
-    return of_code.public(ROOT)
+    return bare(text)
 
 
 @functools.cache
-def secrets() -> dict[str, list[str]]:
-    """Return, for each function of a solution, the runs of its lines that are in no file that every learner has."""
+def secrets() -> of_code.Secrets:
+    """Return what no page may have."""
     return of_code.secrets(ROOT)
 
 
@@ -55,7 +50,7 @@ def leaks(site: Path) -> list[str]:
     found = []
     for path in sorted(path for path in site.rglob("*") if path.suffix in _READ):
         text = shown(path.name, path.read_bytes())
-        found += [f"{path}: {name}" for name in of_code.found_in(text, secrets())]
+        found += [f"{path}: {name}" for name in secrets().found_in(text)]
     return found
 
 

@@ -43,7 +43,7 @@ def _make(args: argparse.Namespace) -> int:
         tree, guarded = Path(args.check), secrets(root)
         if not tree.is_dir():
             raise ValueError(f"{tree} is not a folder")
-        if not guarded:
+        if not guarded.runs_of:
             raise ValueError(f"{root} has no solutions to look for: run this in the complete course")
         found = leaks(tree, guarded)
         print("\n".join([*found, f"{len(found)} leaks in {args.check}"]))

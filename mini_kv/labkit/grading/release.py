@@ -3,11 +3,11 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from mini_kv.labkit.course import load_course
-from mini_kv.labkit.grading.solution_leaks import bare_text, found_in, secrets
+from mini_kv.labkit.grading.solution_leaks import Secrets, bare, secrets
 from mini_kv.labkit.lab import all_labs
 
 LEFT_OUT = ("solutions", "book", ".ci", ".github", "mini_kv/tests")
@@ -75,7 +75,7 @@ def without_dead_links(page: Path) -> str:
     return LINK.sub(linked, page.read_text(encoding="utf-8"))
 
 
-def leaks(tree: Path, guarded: Mapping[str, list[str]]) -> list[str]:
+def leaks(tree: Path, guarded: Secrets) -> list[str]:
     """Return a sentence per file of the tree whose name or text gives a solution away."""
     found = []
     for path in sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()):
@@ -84,6 +84,6 @@ def leaks(tree: Path, guarded: Mapping[str, list[str]]) -> list[str]:
         if path.name in NAMES or compiled or where.startswith("solutions/"):
             found.append(f"{where}: not a file for students")
         text = path.read_bytes().decode(errors="ignore")
-        shown = bare_text(text) + bare_text(text.replace("\\n", "\n").replace('\\"', '"'))  # a notebook's, or JSON's
-        found += [f"{where}: {function}" for function in found_in(shown, guarded)]
+        shown = bare(text) + bare(text.replace("\\n", "\n").replace('\\"', '"'))  # a notebook's, or JSON's
+        found += [f"{where}: {function}" for function in guarded.found_in(shown)]
     return found

@@ -6,7 +6,7 @@ comments do not count. Lines that are also in the engine, the starters or the la
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,18 +21,13 @@ class Body(NamedTuple):
     lines: list[str]
 
 
-def bare(line: str) -> str:
-    """Return a line without comment and white space.
+def bare(text: str) -> str:
+    """Return a text without comments and white space.
 
     >>> bare("    free.append( block )  # at the end")
     'free.append(block)'
     """
-    return re.sub(r"\s+", "", re.sub(r"(^|\s)#.*", "", line))
-
-
-def bare_text(text: str) -> str:
-    """Return all lines of a text in the form of `bare`, joined."""
-    return "".join(bare(line) for line in text.splitlines())
+    return re.sub(r"\s+", "", re.sub(r"(^|\s)#[^\r\n]*", "", text, flags=re.MULTILINE))
 
 
 def bodies(path: Path, root: Path) -> list[Body]:
@@ -57,22 +52,55 @@ def runs(body: Body) -> list[str]:
     return ["".join(body.lines[start : start + STATEMENTS]) for start in range(last)]
 
 
-def public(root: Path) -> str:
-    """Return the code that every learner has."""
+def public(root: Path) -> list[str]:
+    """Return the code that every learner has, file by file."""
     paths = [path for pattern in PUBLIC for path in sorted(root.glob(pattern))]
-    return "".join(bare_text(path.read_text(encoding="utf-8")) for path in paths)
+    return [bare(path.read_text(encoding="utf-8")) for path in paths]
 
 
-def secrets(root: Path) -> dict[str, list[str]]:
-    """Return, for each function of a solution, the runs of its lines that are in no file that every learner has."""
-    known = public(root)
-    return {
-        body.where: [run for run in runs(body) if run not in known]
-        for path in sorted((root / "solutions").glob("lab-*/*.py"))
-        for body in bodies(path, root)
-    }
+class Runs:
+    """Runs of lines that are looked for in a text together, which takes hardly longer than looking for one.
+
+    Of a text every `step`th place is looked at. A run that stands in the text covers the `size` characters behind one
+    of these places, because no run is shorter than `step + size - 1`.
+    """
+
+    def __init__(self, runs: Iterable[str]) -> None:
+        self.runs = set(runs)
+        shortest = min(map(len, self.runs), default=1)
+        self.size = (shortest + 1) // 2
+        self.step = shortest - self.size + 1
+        self.with_piece: dict[str, set[str]] = {}
+        for run in self.runs:
+            for start in range(self.step):
+                self.with_piece.setdefault(run[start : start + self.size], set()).add(run)
+
+    def found_in(self, text: str) -> set[str]:
+        """Return the runs that stand in a text."""
+        pieces = {text[start : start + self.size] for start in range(0, len(text), self.step)}
+        perhaps = set[str]().union(*(self.with_piece[piece] for piece in pieces & self.with_piece.keys()))
+        return {run for run in perhaps if run in text}
 
 
-def found_in(text: str, guarded: Mapping[str, list[str]]) -> list[str]:
-    """Return the functions that this text, in the form of `bare_text`, gives away in whole or in part."""
-    return [where for where, lines in guarded.items() if any(line in text for line in lines)]
+class Secrets:
+    """The functions of solutions, and for each the runs of its lines that are in no file that every learner has."""
+
+    def __init__(self, runs_of: Mapping[str, list[str]]) -> None:
+        self.runs_of = runs_of
+        self.runs = Runs(run for runs in runs_of.values() for run in runs)
+
+    def found_in(self, text: str) -> list[str]:
+        """Return the functions that this text, in the form of `bare`, gives away in whole or in part."""
+        found = self.runs.found_in(text)
+        return [where for where, runs in self.runs_of.items() if not found.isdisjoint(runs)]
+
+
+def secrets(root: Path) -> Secrets:
+    """Return what no text for learners may have."""
+    runs_of: dict[str, list[str]] = {}
+    for path in sorted((root / "solutions").glob("lab-*/*.py")):
+        for body in bodies(path, root):  # several classes may have a method of this name
+            runs_of.setdefault(body.where, []).extend(runs(body))
+    all_runs = Runs(run for runs in runs_of.values() for run in runs)
+    known = set[str]().union(*map(all_runs.found_in, public(root)))
+    return Secrets({where: [run for run in runs if run not in known] for where, runs in runs_of.items()})

@@ -17,6 +17,7 @@ from mini_kv.labkit.grading.grade import Mark
 from mini_kv.labkit.grading.gradebook import as_csv, gradebook_csv, gradebook_page, load, save
 from mini_kv.labkit.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
 from mini_kv.labkit.grading.release import LINK, README, leaks
+from mini_kv.labkit.grading.solution_leaks import Secrets
 from mini_kv.labkit.lab import find_lab
 from mini_kv.tests.labkit.thirty import make
 
@@ -173,7 +174,7 @@ def test_a_look_for_leaks_in_no_folder_or_without_solutions_is_no_success(tmp_pa
 def test_a_solutions_bytecode_is_a_leak(tmp_path):
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "solution.cpython-311.pyc").write_bytes(b"")
-    assert leaks(tmp_path, {}) == ["__pycache__/solution.cpython-311.pyc: not a file for students"]
+    assert leaks(tmp_path, Secrets({})) == ["__pycache__/solution.cpython-311.pyc: not a file for students"]
 
 
 @pytest.mark.slow
