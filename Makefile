@@ -1,6 +1,7 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
 # make test     install what the tests need, once, and run them: one to two minutes on two cores
 # make test-all the slow tests as well: five to ten minutes
+# make snapshots ARGS=FILE   after rewording: write into a test file the sentences that are said now
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); every lab has such a command
 # make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that this machine lacks
 # make book     set up what the book needs, build it, serve it      make site   only build it into book/site
@@ -35,13 +36,13 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
-        notebooks-html notebooks-test lint lint-docs report sentences upstream constraints clean help new-venv
+.PHONY: start test test-all snapshots audit e2e book site book-whole book-test book-instructor book-zensical book-pages \
+        notebooks notebooks-html notebooks-test lint lint-docs report sentences upstream constraints clean help new-venv
 .SUFFIXES:
 
 # A student's tree has none of the folders that these need.
-WHOLE := test test-all audit e2e book site book-whole book-instructor book-test book-zensical book-pages notebooks-test \
-         lint lint-docs report sentences upstream constraints
+WHOLE := test test-all snapshots audit e2e book site book-whole book-instructor book-test book-zensical book-pages \
+         notebooks-test lint lint-docs report sentences upstream constraints
 ifeq ($(wildcard solutions),)
 ifneq ($(filter $(WHOLE),$(MAKECMDGOALS)),)
 $(error this tree has only the labs: type make, make lab-NN or make notebooks)
@@ -76,6 +77,12 @@ test: $(VENV)/.torch $(LAB_PAGE)
 
 test-all: $(VENV)/.torch $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m "not (audit or browser or book or notebooks or prose)" $(BY_FILE) $(ARGS)
+
+# A snapshot that is mended counts as an error of that run; the second one says what is still wrong.
+snapshots: $(VENV)/.lint
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -p inline_snapshot --inline-snapshot=fix -q $(ARGS) >/dev/null; true
+	@git --no-pager diff -U0 -- $(ARGS)
+	@$(BIN)/python -m pytest -q $(ARGS)
 
 audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)

@@ -1,9 +1,13 @@
-"""A pytest plugin: a skipped test is told at the end, and where a skip would be a lie it is a failure."""
+"""A pytest plugin: a skipped test is told at the end, and where a skip would be a lie it is a failure.
+
+At the end stands also how to reword a sentence in a test.
+"""
 
 import os
 import re
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,12 +33,25 @@ def skips_fail(reason: str, system: str = sys.platform) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skip into a failure where none may be."""
+    """Turn a test's skip into a failure where none may be."""
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and skips_fail(_reason(report)):
+    if not hasattr(report, "wasxfail"):
+        _forbid(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn the skip of a whole file, as by `importorskip`, into a failure where none may be."""
+    report = yield
+    _forbid(report)
+    return report
+
+
+def _forbid(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and skips_fail(_reason(report)):
         report.outcome = "failed"
         report.longrepr = f"skipped, which is not allowed here: {_reason(report)}"
-    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -44,6 +61,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("what could not run on this machine")
         for reason in sorted(skipped):
             terminalreporter.write_line(f"  {reason}")
+    failed = {Path(report.fspath) for report in terminalreporter.stats.get("failed", [])}
+    for path in sorted(path for path in failed if path.is_file() and b"inline_snapshot" in path.read_bytes()):
+        terminalreporter.write_line(f"if only words have changed: make snapshots ARGS={path}")
 
 
 def _reason(report: Any) -> str:

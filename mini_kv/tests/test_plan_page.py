@@ -1,10 +1,14 @@
-"""The Python that answers the page "Will it fit?": the same sentences and figures as the two commands."""
+"""The Python that answers the page "Will it fit?": the same sentences and figures as the two commands.
+
+Its sentences are snapshots. After one has been reworded: make snapshots ARGS=mini_kv/tests/test_plan_page.py
+"""
 
 import json
 import shlex
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from mini_kv_book.assets import plan_page
 
 from mini_kv.cli import main
@@ -21,29 +25,35 @@ def answer(**fields: str) -> dict[str, Any]:
 def test_a_prefix_shorter_than_a_block_is_told_from_a_broken_cache() -> None:
     """vllm#40696: blocks of 528 tokens, 480 shared."""
     told = answer(**CASE)
-    assert told["plan"]["fits"] == "Room for 54 requests of 32,768 tokens on one A100."
-    assert told["why"]["verdict"] == "480 shared tokens are shorter than a block of 528: nothing can be found."
-    assert told["why"]["helps"] == [
-        "--prefix-match-unit N: hits at multiples of N, which must divide 528"
-        " (from vLLM's documentation: mini_kv does not model it)"
-    ]
+    assert told["plan"]["fits"] == snapshot("Room for 54 requests of 32,768 tokens on one A100.")
+    assert told["why"]["verdict"] == snapshot(
+        "480 shared tokens are shorter than a block of 528: nothing can be found."
+    )
+    assert told["why"]["helps"] == snapshot(
+        [
+            "--prefix-match-unit N: hits at multiples of N, which must divide 528"
+            " (from vLLM's documentation: mini_kv does not model it)"
+        ]
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "verdict"),
     [
-        ({"prompt-tokens": "528"}, "Of 528 shared tokens, the third request finds all of them."),
+        ({"prompt-tokens": "528"}, snapshot("Of 528 shared tokens, the third request finds all of them.")),
         (
             {"prompt-tokens": "979"},
-            "Of 979 shared tokens, the third request finds 528 and computes the other 451 again.",
+            snapshot("Of 979 shared tokens, the third request finds 528 and computes the other 451 again."),
         ),
         (
             {"prompt-tokens": "979", "num-speculative-tokens": "3"},
-            "979 shared tokens are shorter than two blocks of 544, and a hit drops one: nothing can be found.",
+            snapshot(
+                "979 shared tokens are shorter than two blocks of 544, and a hit drops one: nothing can be found."
+            ),
         ),
         (
             {"prompt-tokens": "480", "model": "llama-3-8b"},
-            "Of 480 shared tokens, the second request finds all of them.",
+            snapshot("Of 480 shared tokens, the second request finds all of them."),
         ),
         ({"prompt-tokens": ""}, ""),
     ],
@@ -53,9 +63,9 @@ def test_what_requests_find_is_said_in_a_sentence(fields: dict[str, str], verdic
 
 
 def test_a_flag_is_named_that_helps_the_second_request() -> None:
-    assert answer(model="gemma-3-27b", **{"prompt-tokens": "4000"})["why"]["helps"] == [
-        "--prefix-cache-retention-interval 512: of 4,000 tokens the second request finds 4,000, for more memory"
-    ]
+    assert answer(model="gemma-3-27b", **{"prompt-tokens": "4000"})["why"]["helps"] == snapshot(
+        ["--prefix-cache-retention-interval 512: of 4,000 tokens the second request finds 4,000, for more memory"]
+    )
 
 
 @pytest.mark.parametrize("model", model_names())
@@ -92,11 +102,14 @@ def test_sparse_layers_share_a_table_and_have_pages_of_their_own() -> None:
     ]
     assert [layer["page"] for layer in plan["layers"]] == [1.0, 132 / 1152] * 61
     assert {(layer["kind"], layer["filled"]) for layer in plan["layers"]} == {("full", 1.0)}
-    kept = "Each column is what a layer keeps, as high as its page of a block."
-    assert plan["caption"] == f"{kept} One block table serves them all."
+    assert plan["caption"] == snapshot(
+        "Each column is what a layer keeps, as high as its page of a block. One block table serves them all."
+    )
     assert plan["speed"].startswith("no bound is known: sparse layers read some of the tokens")
     plan = answer(model="deepseek-v4-flash", memory="60")["plan"]
-    assert plan["caption"] == f"{kept} Columns of one letter share a block table."
+    assert plan["caption"] == snapshot(
+        "Each column is what a layer keeps, as high as its page of a block. Columns of one letter share a block table."
+    )
     assert [row["holds"] for row in plan["groups"] if row["number"] == 2] == [
         "256 tokens of 33.75 bytes",
         "256 tokens of 146.25 bytes",
@@ -108,7 +121,7 @@ def test_a_config_that_was_pasted_is_read_like_a_file(tmp_path: Any, monkeypatch
     monkeypatch.chdir(tmp_path)
     told = answer(config='{"model_type": "llama", "num_hidden_layers": 2}', memory="1")
     assert told["plan"]["command"] == "mini-kv plan config.json --memory 1"
-    assert told["plan"]["fits"] == "Room for 15 requests of 2,048 tokens in 1 GiB."
+    assert told["plan"]["fits"] == snapshot("Room for 15 requests of 2,048 tokens in 1 GiB.")
     told = answer(config='{"model_type": "llama", "sparse_blocks": 3}')
     assert told["plan"]["error"] == told["why"]["error"]
     assert told["plan"]["error"].startswith("config.json: it has sparse_blocks, which plan does not model yet")

@@ -84,8 +84,10 @@ class Clone:
 
     def failing(self, tests: Sequence[str], *options: str) -> str | None:
         """Run tests up to the first failure; return its name, or the file's that cannot be loaded."""
-        pytest = ["-m", "pytest", "-xv", "--tb=no", "-p", "no:cacheprovider", f"--timeout={TEST_S}", "-m", self.mark]
-        cpu_s = str(15 if "::" in tests[0] else max(15, self.seconds))  # it may also loop
+        is_named = "::" in tests[0]  # it has caught something, whatever its marks
+        pytest = ["-m", "pytest", "-xv", "--tb=no", "-p", "no:cacheprovider", f"--timeout={TEST_S}"]
+        pytest += ["-m", "" if is_named else self.mark]
+        cpu_s = str(30 if is_named else max(30, self.seconds))  # it may also loop
         limited = ["sh", "-c", 'ulimit -t "$0"; exec "$@"', cpu_s, sys.executable, *pytest, *options]
         command = [*limited, *(f"--deselect={name}" for name in self.broken), *tests]
         with TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
