@@ -123,30 +123,31 @@ def stays_here(url: str) -> bool:
 
 
 KEPT_PYTHON = """(() => {
-  const Real = Worker, kept = [];  // those that are ready, and were asked nothing or have answered
+  const Real = Worker, kept = [];  // those that are ready and have answered what they were asked, even before
   globalThis.Worker = class {
     constructor(script, { name, type }) {
       this.name = name;
       const found = kept.findIndex((one) => one.name === name);
       const [old] = found < 0 ? [] : kept.splice(found, 1);
       this.real = old?.real ?? new Real(script, { name, type });
-      this.ready = this.idle = Boolean(old);
+      this.ready = Boolean(old);
+      this.numAsked = 0;
       this.real.onmessage = ({ data }) => {
-        if (data.type === "ready") this.ready = this.idle = true;
+        if (data.type === "ready") this.ready = true;
         else if (data.type === "broken") this.ready = false;
-        else if (!["progress", "begins", "ended"].includes(data.type)) this.idle = true;
+        else if (!["progress", "begins", "ended"].includes(data.type)) this.numAsked -= 1;
         this.onmessage?.({ data });
       };
       this.real.onerror = (event) => { this.ready = false; this.onerror?.(event); };
       if (old) setTimeout(() => this.onmessage?.({ data: { type: "ready", seconds: 0 } }));
     }
     postMessage(message) {
-      this.idle = false;
+      this.numAsked += 1;
       this.real.postMessage(message);
     }
     terminate() {
       this.onmessage = this.onerror = null;
-      if (this.ready && this.idle) kept.push(this);
+      if (this.ready && this.numAsked === 0) kept.push(this);
       else this.real.terminate();
     }
   };
