@@ -3,7 +3,8 @@
 const find = (selector) => document.querySelector(selector);
 const head = JSON.parse(find("#head").textContent);
 const figure = find("kv-story"), form = find("form"), answer = find("output"), hold = find("#hold");
-let latest = null;
+let latest = null; // what the server has told, as JSON
+let isSoon = false;
 
 find("#model").textContent = head.model;
 find("#key").hidden = !head.key;
@@ -59,15 +60,25 @@ const held = () => hold.getAttribute("aria-pressed") === "true";
 
 hold.addEventListener("click", () => {
   hold.setAttribute("aria-pressed", String(!held()));
-  if (!held() && latest) show(latest);
+  if (!held() && latest) show(JSON.parse(latest));
 });
+
+/** Draw what was told last, at the browser's next frame: a slow one leaves out what it cannot draw in time. */
+function showSoon() {
+  if (isSoon) return;
+  isSoon = true;
+  requestAnimationFrame(() => {
+    isSoon = false;
+    if (!held()) show(JSON.parse(latest));
+  });
+}
 
 function listen() {
   const events = new EventSource("/events"); // a browser connects again by itself
   events.onmessage = ({ data }) => {
-    latest = JSON.parse(data);
+    latest = data;
     find("#state").textContent = "live";
-    if (!held()) show(latest);
+    showSoon();
   };
   events.onerror = () => (find("#state").textContent = "the server does not answer");
 }

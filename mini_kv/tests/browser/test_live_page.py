@@ -21,8 +21,8 @@ def live(open_page):
     """A function that starts a server and opens its page."""
     made, pages = [], []
 
-    def opened(step_ms=40, **options):
-        made.append(Endpoint(step_ms=step_ms))
+    def opened(**options):
+        made.append(Endpoint(step_ms=40))
         shown = open_page(f"http://127.0.0.1:{made[-1].port}/", **options)
         pages.append(shown)
         shown.get_by_text("live", exact=True).wait_for()
@@ -47,7 +47,7 @@ def picture(shown):
 
 @pytest.mark.parametrize("options", [{}, {"dark": True, **PHONE}])
 def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
-    shown = live(step_ms=300, **options)  # slow enough for a busy machine to see B's first step before it is dropped
+    shown = live(**options)  # slow enough for a busy machine to see B's first step before it is dropped
     send(shown, PROMPT, 400)
     shown.locator("#requests li.runs").wait_for()
     send(shown, f"{PROMPT} What else?", 4)
@@ -61,6 +61,32 @@ def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
     assert shown.evaluate("document.body.scrollWidth <= innerWidth")
     shown.get_by_role("button", name="Pause the figure").click()  # words that change under the checker have two texts
     assert axe(shown) == []
+
+
+OWN_SOURCE = """globalThis.EventSource = class extends EventSource {
+  constructor(address) {
+    super(address);
+    globalThis.source = this;
+    this.addEventListener("message", ({ data }) => { globalThis.lastMessage = data; });
+  }
+}"""
+TWENTY_AT_ONCE = """async () => {
+  let numDrawn = 0;
+  new MutationObserver(() => { numDrawn += 1; }).observe(document.querySelector("#requests"), { childList: true });
+  for (let number = 1; number <= 20; number += 1) {
+    source.onmessage({ data: lastMessage.replace('"length"', `"number ${number}"`) });
+    await Promise.resolve();
+  }
+  await new Promise((done) => setTimeout(done, 500));
+  return [numDrawn, document.querySelector("#requests .what").textContent];
+}"""
+
+
+def test_a_slow_browser_draws_the_last_of_the_steps_that_wait(live):
+    shown = live(init_script=OWN_SOURCE)
+    send(shown, PROMPT, 2)
+    shown.locator("#requests li", has_text="A, 0 of 26 tokens found, length").wait_for()
+    assert shown.evaluate(TWENTY_AT_ONCE) == [1, "A, 0 of 26 tokens found, number 20"]
 
 
 def test_the_picture_can_be_held_by_keyboard_and_goes_on(live):
