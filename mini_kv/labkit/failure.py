@@ -34,6 +34,8 @@ from mini_kv.viz.text import LEGEND, draw_state
 
 MAX_LINES = 15
 WIDTH = 100
+MAX_CHARACTERS = 4000
+"""Of an error's text, which a learner's code may make of any length: to wrap it takes the square of that."""
 
 
 def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTest | None, source: str) -> str | None:
@@ -69,7 +71,7 @@ BROKE_DOWN = "the test raised an error while it read the result of your code"
 def describe_break_down(error: BaseException, result: LabResult) -> str:
     """Return the failure of a test whose own lines raised an error, while they read the learner's result."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    what = textwrap.wrap(f"{type(error).__name__}: {error}", WIDTH, initial_indent="   ", subsequent_indent="   ")
+    what = textwrap.wrap(in_words(error), WIDTH, initial_indent="   ", subsequent_indent="   ")
     at = f"at:  {_short(last.filename)}:{last.lineno}  {last.line}"[:WIDTH]
     lines = [f"{result.lab.lab_id}  {result.test}", BROKE_DOWN, *what[:4], at, *_help(result, steps=False)]
     return "\n".join(lines)
@@ -116,12 +118,12 @@ def _help(result: LabResult, *, steps: bool) -> list[str]:
 def _what(error: BaseException, at: str) -> list[str] | None:
     """Return the lines that describe the error."""
     if isinstance(error, LabFailure):
-        what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
+        what = textwrap.wrap(error.what[:MAX_CHARACTERS], WIDTH, max_lines=5, placeholder=" ...")
         return [*what, *compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
     if isinstance(error, InvariantViolationError):
         violation = error.violation
         return [
-            *textwrap.wrap(str(violation), WIDTH)[:3],
+            *textwrap.wrap(str(violation)[:MAX_CHARACTERS], WIDTH)[:3],
             f"   {violation.invariant_id} {LEDGER[violation.invariant_id]}",
         ]
     if isinstance(error, LoadError):
@@ -137,8 +139,13 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     if isinstance(error, MemoryError):
         return ["out of memory: the code needs more than a test may use"]
     if isinstance(error, KVCacheError) or at:
-        return textwrap.wrap(f"{type(error).__name__}: {error}".removesuffix(": "), WIDTH)[:4]
+        return textwrap.wrap(in_words(error), WIDTH)[:4]
     return None
+
+
+def in_words(error: BaseException) -> str:
+    """Return the type and the text of an error. Of a long text only the beginning."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")[:MAX_CHARACTERS]
 
 
 def observed(error: BaseException, source: str, num_compared: int = 0) -> str:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_LINES, WIDTH, compared, parts_of
+from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, in_words, parts_of
 from mini_kv.labkit.fixture import same
 from mini_kv.tests.throwaway_lab import SOLUTION, ThrowawayLab
 
@@ -202,6 +202,12 @@ def test_fifteen_lines_and_no_traceback(lab, name):
     assert run.letters != "PPPP"
     if name in MESSAGES:
         assert run.message == MESSAGES[name]
+
+
+def test_of_a_text_of_ten_million_characters_the_beginning_is_read():
+    """To break it into lines would take nine minutes: that time is the square of the length."""
+    assert in_words(ValueError("x" * 10_000_000)) == f"ValueError: {'x' * 10_000_000}"[:MAX_CHARACTERS]
+    assert in_words(ValueError()) == "ValueError"
 
 
 def test_who_breaks_on_loading_makes_the_others_wait(lab):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
 from mini_kv.labkit import LabTodo
+from mini_kv.labkit.failure import in_words
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.found import Found, last_line, own_parts, short
 from mini_kv.labkit.time_limit import NoVerdictError, TookTooLongError
@@ -14,7 +15,7 @@ PATIENCE_S = 3
 
 def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str, Found]) -> list[str]:
     """Return the error that stopped an engine, and the learner's line that was running. `limit`: seconds of a step."""
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    what = in_words(error)
     if isinstance(error, NoVerdictError):
         what = str(error)
     elif isinstance(error, TookTooLongError):

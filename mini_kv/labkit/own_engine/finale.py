@@ -78,7 +78,7 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
 
     Lab-11 has one group of layers and no drafts, so the engine's scheduler plans where there are others.
     """
-    few = num_hours // 3
+    few = max(num_hours // 3, 1)
     plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
     prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
     homes = [HomeHour(seed * 1000 + at) for at in range(few)]
@@ -175,8 +175,8 @@ class Finale:
             if line not in self._shown and not scene.leaves_out(each.part):
                 self._shown.add(line)
                 yield line
-        if not parts:
-            yield from ("Not played: no part is yours.", "")
+        if not parts or not scene.hours:
+            yield from (f"Not played: {'it has no hour' if parts else 'no part is yours'}.", "")
             return
         self.num_played += 1
         acts: list[Act] = []

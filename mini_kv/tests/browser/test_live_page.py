@@ -21,8 +21,8 @@ def live(open_page):
     """A function that starts a server and opens its page."""
     made, pages = [], []
 
-    def opened(**options):
-        made.append(Endpoint(step_ms=40))
+    def opened(step_ms=40, **options):
+        made.append(Endpoint(step_ms=step_ms))
         shown = open_page(f"http://127.0.0.1:{made[-1].port}/", **options)
         pages.append(shown)
         shown.get_by_text("live", exact=True).wait_for()

@@ -164,6 +164,22 @@ def test_the_solutions_with_their_kernels_pass_all_acts(capsys):
 # Wrong parts.
 
 
+@pytest.mark.parametrize("num_hours", [1, 2])
+def test_each_act_plays_an_hour_however_few_there_are(num_hours, tmp_path):
+    wrong = "\n\ndef prefill(kv, token_ids, request_id):\n    return 1 // 0\n"
+    (tmp_path / "lab-05.py").write_text(solution("lab-05") + wrong, encoding="utf-8")
+    finale, told = finale_of(tmp_path, num_hours)
+    assert "ZeroDivisionError" in told
+    assert not finale.is_right
+
+
+def test_an_act_without_an_hour_is_not_played_and_not_right(tmp_path):
+    scene = replace(dice_scenes(0, 3)[0], hours=[])
+    finale = Finale(str(folder_of(tmp_path, *ON_DICE)), LABS, [scene])
+    assert "Not played: it has no hour." in list(finale.lines())
+    assert (finale.num_played, finale.num_equal) == (0, 0)
+
+
 def test_a_cache_that_finds_nothing_is_drawn_beside_the_engines_and_named(tmp_path):
     old = "max_cache_hit_length = "
     assert solution("lab-07").count(old) == 1
