@@ -1,7 +1,6 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
 # make test     install what the tests need, once, and run them: one to two minutes on two cores
 # make test-all the slow tests as well: five to ten minutes
-# make snapshots ARGS=FILE   after rewording: write into a test file the sentences that are said now
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); every lab has such a command
 # make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that this machine lacks
 # make book     set up what the book needs, build it, serve it      make site   only build it into book/site
@@ -10,6 +9,7 @@
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make constraints, make clean, make help
+# make snapshots ARGS=FILE   after rewording: write into a test file the sentences that are said now
 # make lint-docs   print what the words of pages say that may be out of date; never an error
 # make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
 # make upstream VERSION=0.32.0   play the golden scenarios on another vLLM, write what changed; minutes, 3 GB in .upstream
@@ -80,9 +80,10 @@ test-all: $(VENV)/.torch $(LAB_PAGE)
 
 # A snapshot that is mended counts as an error of that run; the second one says what is still wrong.
 snapshots: $(VENV)/.lint
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -p inline_snapshot --inline-snapshot=fix -q $(ARGS) >/dev/null; true
+	@env -u LAB_IMPL PATH="$(abspath $(BIN)):$$PATH" \
+	  $(BIN)/python -m pytest -p inline_snapshot --inline-snapshot=fix -q $(ARGS) >/dev/null || true
 	@git --no-pager diff -U0 -- $(ARGS)
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -q $(ARGS)
 
 audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)

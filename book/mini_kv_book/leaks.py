@@ -16,16 +16,9 @@ import zipfile
 from pathlib import Path
 
 from mini_kv.labkit.grading import solution_leaks as of_code
-from mini_kv.labkit.grading.solution_leaks import Body, bare
 from mini_kv_book.places import ROOT
 
-__all__ = ["Body", "bare", "bodies", "leaks", "secrets", "shown"]
 _READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".whl"}
-
-
-def bodies(path: Path) -> list[Body]:
-    """Return the functions of a file that have five statements or more, docstrings left out."""
-    return of_code.bodies(path, ROOT)
 
 
 def shown(name: str, content: bytes) -> str:
@@ -36,7 +29,7 @@ def shown(name: str, content: bytes) -> str:
     text = content.decode("utf-8", errors="ignore")
     if name.endswith((".html", ".json", ".js")):
         text = html.unescape(re.sub(r"<[^>]*>", "", text.replace("\\n", "\n").replace('\\"', '"')))
-    return bare(text)
+    return of_code.bare(text)
 
 
 @functools.cache

@@ -28,6 +28,7 @@ import mini_kv
 from mini_kv.events.puzzle import puzzle_names
 from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.labkit.course import load_course
+from mini_kv.labkit.grading.solution_leaks import bare, bodies
 
 FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -484,11 +485,11 @@ def test_a_solution_is_found_wherever_it_leaks(name, make, tmp_path):
 @pytest.mark.slow
 def test_half_a_solution_is_a_leak_too(tmp_path):
     body = next(
-        body for body in leaks.bodies(ROOT / "solutions/lab-07/solution.py") if body.where.endswith("cache_full_blocks")
+        body for body in bodies(ROOT / "solutions/lab-07/solution.py", ROOT) if body.where.endswith("cache_full_blocks")
     )
     lines = solution_text("lab-07").splitlines()
-    code = [line for line in lines if leaks.bare(line) in body.lines]
-    start = code.index(next(line for line in code if leaks.bare(line) == body.lines[1]))
+    code = [line for line in lines if bare(line) in body.lines]
+    start = code.index(next(line for line in code if bare(line) == body.lines[1]))
     (tmp_path / "index.html").write_text(as_page("\n".join(code[start : start + 6])), encoding="utf-8")
     assert leaks.leaks(tmp_path) == [f"{tmp_path}/index.html: {body.where}"]
 

@@ -20,6 +20,7 @@ import pytest
 from mini_kv_book import leaks
 from mini_kv_book.places import ROOT, chinese_edition
 
+from mini_kv.labkit.grading.solution_leaks import bodies
 from mini_kv.tests.browser.built_book import PREFIX, build, page_names
 from mini_kv.tests.tree import drawn
 
@@ -180,7 +181,7 @@ def test_a_students_book_holds_no_solution_and_an_instructors_holds_all(site, tm
     pages = {lab: (tmp_path / "site/labs" / lab / "index.html").read_text(encoding="utf-8") for lab in labs}
     assert [lab for lab in labs if "For the instructor" not in pages[lab]] == []
     found = "\n".join(leaks.leaks(tmp_path / "site"))
-    with_bodies = {body.where for lab in labs for body in leaks.bodies(ROOT / "solutions" / lab / "solution.py")}
+    with_bodies = {body.where for lab in labs for body in bodies(ROOT / "solutions" / lab / "solution.py", ROOT)}
     as_in_the_engine = {where for where, runs in leaks.secrets().runs_of.items() if not runs}
     assert {where for where in with_bodies if where not in found} <= as_in_the_engine
 
