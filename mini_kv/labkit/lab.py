@@ -45,7 +45,7 @@ NOT_FOR = {
 
 @dataclass(frozen=True, slots=True)
 class LabPart:
-    """A class or function of a lab that the engine can use in place of its own, or the reason why it cannot."""
+    """A class, method or function of a lab that the engine can use in place of its own, or the reason why it cannot."""
 
     lab_id: str
     name: str

@@ -36,6 +36,8 @@ class OwnParts:
     """The pool's free queue, made of the free blocks."""
     counts: Any = None
     """A pool without an index: takes blocks, touches them, counts them."""
+    frees: Any = None
+    """The pool whose `free_blocks` frees in a run without a cache. It ignores block hashes."""
     index: Any = None
     """The index, from a key to its blocks."""
     pool: Any = None

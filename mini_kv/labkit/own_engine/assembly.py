@@ -68,7 +68,7 @@ def _kv_cache_parts(own: OwnParts, new_block: BlockFactory | None) -> KVCachePar
         "new_block": new_block,
         "make_queue": own.queue,
         "make_index": own.index,
-        "make_pool": pool if own.counts is None else partial(CountedPool, own.counts, pool or BlockPool),
+        "make_pool": pool if own.counts is own.frees is None else partial(CountedPool, own, pool or BlockPool),
         "make_block_hasher": own.hasher,
         "make_stats": own.stats,
         "make_coordinator": partial(make_coordinator, own),
@@ -127,17 +127,18 @@ def make_runner(
 
 
 class CountedPool(BlockPool):
-    """The engine's pool with two of the learner's pools: one counts references, the other manages keys.
+    """The engine's pool with the learner's pools: one counts references, one manages keys, and one of them frees.
 
     Each is an object of the learner's class, with all its helpers. Before each call its blocks, queue and index are set
     to those of this pool, because a roll-back makes new ones.
     """
 
-    def __init__(self, counts: Any, keys: Any, num_gpu_blocks: int, enable_caching: bool, **parts: Any) -> None:
-        """Make the blocks and the two learner's pools, of the classes `counts` (lab-03) and `keys` (lab-07)."""
+    def __init__(self, own: OwnParts, keys: Any, num_gpu_blocks: int, enable_caching: bool, **parts: Any) -> None:
+        """Make the blocks and the learner's pools, of the classes in `own` (lab-03) and `keys` (lab-07)."""
         super().__init__(num_gpu_blocks, enable_caching, **parts)
-        self._counting = counts(num_gpu_blocks)
+        self._counting = (own.counts or BlockPool)(num_gpu_blocks)
         self._keeping_keys = keys(num_gpu_blocks, enable_caching, **parts)
+        self._freeing = self._keeping_keys if own.frees is None else own.frees(num_gpu_blocks)
 
     def _told(self, pool: Any) -> Any:
         """Return the learner's pool, with this pool's blocks, queue and index."""
@@ -175,8 +176,11 @@ class CountedPool(BlockPool):
         self._told(self._counting).touch(blocks)
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Free as the pool with keys does, because a block's position in the queue depends on its key."""
-        self._told(self._keeping_keys).free_blocks(ordered_blocks)
+        """Free as the pool with keys does, because a block's position in the queue depends on its key.
+
+        Without a cache no block has a key, and the pool of lab-03 frees.
+        """
+        self._told(self._freeing).free_blocks(ordered_blocks)
 
     def cache_full_blocks(
         self, blocks: Sequence[KVCacheBlock], block_hashes: Sequence[BlockHash], *numbers: int

@@ -112,6 +112,8 @@ class DiceHour:
     """The windows of the model's layers, in blocks. Beside them there is a layer with full attention."""
     policy: bool = False
     """Whether the cache evicts by LFU."""
+    caching: bool = True
+    """Whether prefixes are cached."""
     drafts: bool = False
     """Whether the requests have drafts. Then the engine's own scheduler plans, because lab-11 has none."""
 
@@ -220,6 +222,7 @@ class DiceRush:
             new_block=recorder.new_block,
             model_fingerprint="dice",
             max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
+            enable_caching=hour.caching,
         )
         self.kv = self.traced(manager, recorder)
         self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))

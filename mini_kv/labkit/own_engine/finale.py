@@ -59,13 +59,15 @@ class Scene:
 
 PROMPTS = ("admit", "ref_counts", "hit_rate")
 """The places of lab-05, which admits prompts itself."""
+COUNTS = ("counts", "frees")
+"""The places of lab-03. Its `free_blocks` ignores block hashes, so it plays where nothing is cached."""
 CACHE = ("queue", "counts", "index", "pool", "hasher", "full_attention", "slots", "lookup")
 """The places of labs 02 to 07."""
 WITH_WINDOWS = ("sliding_window", "coordinator", "group_layers")
 """The places of lab-12."""
 HOME = ("home_store", "home_lease", "home_release", "promote", "crossover")
 """The places of lab-14."""
-ON_DICE = (*PROMPTS, *HOME, "policy", "page_size")
+ON_DICE = (*PROMPTS, *HOME, "policy", "page_size", "frees")
 """Places that no model has."""
 KERNELS = ("write_kernel", "decode_kernel")
 """The interpreter of kernels is slow: they play in one act."""
@@ -81,16 +83,19 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
     few = max(num_hours // 3, 1)
     plain, with_windows = dice_hours(seed, num_hours), dice_hours(seed, num_hours, WINDOWS)
     prompts = [PrefillHour(seed * 1000 + at) for at in range(few)]
+    forks = [PrefillHour(seed * 1000 + at, WINDOWS[at % len(WINDOWS)], caching=False) for at in range(few)]
     homes = [HomeHour(seed * 1000 + at) for at in range(few)]
     drafts, lfu = dice_hours(seed, few, drafts=True), dice_hours(seed, few, policy=True)
-    without = (*PROMPTS, *HOME, "policy", *TENSORS)
+    without = (*PROMPTS, *HOME, "policy", "frees", *TENSORS)
+    no_cache = (*CACHE[2:], "ref_counts", "stats", "scheduler", "policy")
     return [
-        Scene("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", *HOME, *TENSORS)),
+        Scene("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", "frees", *HOME, *TENSORS)),
         Scene("Dice instead of a model", plain, "one group", without, CACHE),
         Scene("Dice, and layers with windows", with_windows, "windows", (*without, "scheduler"), WITH_WINDOWS),
         Scene("Dice, and drafts", drafts, "one group", (*without, "scheduler")),
-        Scene("Dice, and an eviction policy", lfu, "one group", (*PROMPTS, *HOME, *TENSORS, "queue", "counts", "pool")),
-        Scene("Prompts, and a second home", homes, "one group", ("scheduler", "policy", *TENSORS), HOME),
+        Scene("Dice, and an eviction policy", lfu, "one group", (*PROMPTS, *HOME, *TENSORS, *COUNTS, "queue", "pool")),
+        Scene("Prompts, and a second home", homes, "one group", ("scheduler", "policy", "frees", *TENSORS), HOME),
+        Scene("Forks and windows, and no cache", forks, "one group", (*no_cache, *HOME, *TENSORS), COUNTS),
     ]
 
 
@@ -172,7 +177,7 @@ class Finale:
         yield f"Act {number}. {scene.title}: {_counted(len(parts), 'part')} from the labs"
         for each in found:
             line = f"  {each.part!s:<38} {each.place if each.value is not None else f'{scene.own}: {each.why}'}"
-            if line not in self._shown and not scene.leaves_out(each.part):
+            if line not in self._shown and (each.part.never or not scene.leaves_out(each.part)):
                 self._shown.add(line)
                 yield line
         if not parts or not scene.hours:

@@ -30,7 +30,7 @@ class Found:
 
     part: LabPart
     value: Any = None
-    """The class or function, or `None` if the engine's own is used."""
+    """The class (of a method, too) or function, or `None` if the engine's own is used."""
     source: str = ""
     """Path of the learner's file."""
     line: int = 1
@@ -151,7 +151,7 @@ class LabFile:
         methods = [function for function in functions if "." in function.name]
         try:
             if methods:
-                value: object = get_class(self.module, methods, part.name, self.source)
+                value: object = get_class(self.module, methods, part.name.partition(".")[0], self.source)
             else:
                 for function in functions:  # those that it calls, too
                     get_function(self.module, function, self.source)

@@ -13,11 +13,13 @@ from mini_kv.labkit.own_engine.dice_hour import NAMES, DiceHour, DiceRush
 from mini_kv.labkit.own_engine.steps import Step
 
 NUM_STEPS = 60
+FORKS = 0.4
+"""The share of steps without a cache in which a request is forked, if one runs and a name is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillHour(DiceHour):
-    """One short hour without a scheduler."""
+    """One short hour without a scheduler. Without a cache, requests share blocks because they are forked."""
 
     def rush(self, own: OwnParts) -> "PrefillRush":
         """Return a cache with these parts."""
@@ -36,7 +38,7 @@ class NotingManager(TracedKVCacheManager):
 
 
 class PrefillRush(DiceRush):
-    """One hour on one cache. In each step a prompt is admitted or refused, or a request ends."""
+    """One hour on one cache. In each step a prompt is admitted or refused, or a request ends or is forked."""
 
     traced = NotingManager
     kv: NotingManager
@@ -60,6 +62,9 @@ class PrefillRush(DiceRush):
             self.kv.free(running.pop(name))
             yield f"{name}: ended"
             return
+        if not self.hour.caching and running and self.chance.random() < FORKS:
+            yield self.fork(running, self.chance.choice(sorted(running)), name)
+            return
         token_ids = list(self.prompt().token_ids)
         if self.chance.random() < 0.05:
             token_ids[-1] = -1  # not a token
@@ -73,6 +78,20 @@ class PrefillRush(DiceRush):
             return
         running[name], num_cached = admitted
         yield f"{name}: found {num_cached}, computed {running[name].num_computed_tokens}"
+
+    def fork(self, running: dict[str, Request], parent: str, name: str) -> str:
+        """Fork a running request and give the child's next token a slot. Return the line about it."""
+        child = self.kv.new_request(name, [*running[parent].token_ids, self._token(self.chance)])
+        child.num_computed_tokens = running[parent].num_computed_tokens
+        self.kv.fork(running[parent], child)
+        if self.kv.allocate_slots(child, 1) is None:
+            self.kv.free(child)
+            return f"{name}: forked from {parent}, refused"
+        copies = self.kv.take_kv_cache_block_copies()
+        self.kv.finish_kv_cache_block_copies()
+        child.num_computed_tokens += 1
+        running[name] = child
+        return f"{name}: forked from {parent}, copied {copies}"
 
     def admit(self, token_ids: list[int], name: str) -> tuple[Request, int] | None:
         """Admit a prompt as the learner does, or as mini_kv does."""

@@ -76,6 +76,7 @@ TITLES = [
     "Dice, and drafts",
     "Dice, and an eviction policy",
     "Prompts, and a second home",
+    "Forks and windows, and no cache",
 ]
 
 

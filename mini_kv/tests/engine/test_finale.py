@@ -1,5 +1,6 @@
 """`mini-kv finale`: rush hours through the learner's parts, and the first step that differs from the engine's own."""
 
+import functools
 import os
 import re
 import subprocess
@@ -19,7 +20,7 @@ from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
 from mini_kv.labkit.own_engine.finale import WINDOWS, Finale, dice_scenes, model_scenes
-from mini_kv.labkit.own_engine.found import Found, last_line, short
+from mini_kv.labkit.own_engine.found import Found, last_line, own_parts, short
 from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.rush_hour import ModelHour
 from mini_kv.labkit.own_engine.steps import Act
@@ -116,22 +117,22 @@ def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
     told = capsys.readouterr().out
     assert re.findall(r"Act (\d+)\. .*: (\d+) parts", told) == [
         *(("1", "13"), ("2", "11"), ("3", "12"), ("4", "10"), ("5", "9"), ("6", "18")),
-        *(("7", "15"), ("8", "16"), ("9", "13"), ("10", "15"), ("11", "15")),
+        *(("7", "6"), ("8", "15"), ("9", "16"), ("10", "13"), ("11", "15"), ("12", "15")),
     ]
-    assert told.count("the same cache, batches and tokens as mini_kv's.") == 6
+    assert told.count("the same cache, batches and tokens as mini_kv's.") == 7
     assert told.count("the same cache, batches, words and logits as mini_kv's.") == 5
     rows = dict(re.findall(r"^(\w[\w ]*?) +\d+ +(\d+) +\d+ +\d+ +\d+$", told, re.MULTILINE))
     assert list(rows) == ["yours", "no prefix caching", "a row per request", "one at a time"]
     assert int(rows["yours"]) * 2 < int(rows["no prefix caching"])
-    assert told.endswith(f"\nAll 11 acts are right.\nopen {film} in a browser\n")
+    assert told.endswith(f"\nAll 12 acts are right.\nopen {film} in a browser\n")
     assert "The rush hour of seed 0" in film.read_text(encoding="utf-8")
 
 
 def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_path):
     finale, told = finale_of(folder_of(tmp_path, *ON_DICE), num_hours=6)
     assert finale.is_right
-    assert told.count("Act ") == 6
-    assert told.endswith("The acts with a model need PyTorch: pip install torch\nAll 6 acts are right.")
+    assert told.count("Act ") == 7
+    assert told.endswith("The acts with a model need PyTorch: pip install torch\nAll 7 acts are right.")
     assert finale.film is not None and finale.film["title"] == "An hour on dice, seed 0"
 
 
@@ -142,7 +143,7 @@ def test_the_acts_on_dice_play_where_torch_cannot_be_imported(tmp_path):
         [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("need PyTorch: pip install torch\nAll 6 acts are right.\n")
+    assert done.stdout.endswith("need PyTorch: pip install torch\nAll 7 acts are right.\n")
 
 
 @pytest.mark.slow
@@ -159,7 +160,73 @@ def test_other_right_ways_make_the_same_steps(lab_id, tmp_path):
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_the_solutions_with_their_kernels_pass_all_acts(capsys):
     assert main(["finale", "--labs", "solution", "--hours", "1"]) == 0
-    assert "Act 11. Six requests on your kernels: 17 parts" in capsys.readouterr().out
+    assert "Act 12. Six requests on your kernels: 17 parts" in capsys.readouterr().out
+
+
+# What is played.
+
+
+def counted(function, name, calls):
+    """Return a function, or a property, that does the same and counts its calls."""
+    if isinstance(function, property):
+        return property(counted(function.fget, name, calls))
+
+    @functools.wraps(function)
+    def counting(*args, **options):
+        calls[name] += 1
+        return function(*args, **options)
+
+    return counting
+
+
+def with_counts(found, calls):
+    """Return a part that counts the calls of each of its methods, and of each function that it calls."""
+    part, value = found.part, found.value
+    if isinstance(value, type):
+        for name in [part.name] if "." in part.name else part.needs:
+            method = name.rpartition(".")[2]
+            setattr(value, method, counted(vars(value)[method], f"{part.lab_id} {name}", calls))
+        return found
+    for name in part.calls:
+        value.__globals__[name] = counted(value.__globals__[name], f"{part.lab_id} {name}", calls)
+    return replace(found, value=counted(value, str(part), calls))
+
+
+def calls_in(scenes):
+    """Play the first hours of these acts with the solutions. Return the calls of each part, method and function."""
+    calls: Counter[str] = Counter()
+    for scene in scenes:
+        found = [with_counts(each, calls) for each in scene.cast("solution", LABS, REPOSITORY) if each.value]
+        for hour in scene.hours[:3]:
+            assert Act(hour, own_parts(found)).played().error is None
+    return calls
+
+
+def never_called(labs, calls):
+    """Return what of these labs' parts no act called: the names of methods and functions."""
+    names: set[str] = set()
+    for part in (part for lab in labs for part in lab.parts if not part.never):
+        needed = part.needs if part.methods else (part.name, *part.calls)
+        names |= {f"{part.lab_id} {name}" for name in needed}
+    return {name for name in names if not calls[name]}
+
+
+def without_a_place(labs):
+    """Return the names that a run lists as not played, with the reason."""
+    return {str(part) for lab in labs for part in lab.parts if part.never}
+
+
+def test_each_part_and_method_is_called_in_an_act_or_listed_as_not_played():
+    labs = [lab for lab in LABS if lab.needs == "C"]
+    silent = never_called(labs, calls_in(dice_scenes(0, 9)))
+    assert silent == {"lab-02 FreeKVCacheBlockQueue.append", "lab-02 FreeKVCacheBlockQueue.popleft"}
+    assert silent <= without_a_place(labs)
+
+
+@pytest.mark.slow
+def test_each_function_on_tensors_is_called_in_an_act_with_a_model():
+    labs = [lab for lab in LABS if lab.needs == "T"]
+    assert never_called(labs, calls_in(model_scenes(0)[:2])) == set()
 
 
 # Wrong parts.
@@ -187,7 +254,7 @@ def test_a_cache_that_finds_nothing_is_drawn_beside_the_engines_and_named(tmp_pa
     folder = folder_with(tmp_path, "lab-07", solution("lab-07").replace(old, f"{old}0 * "))
     finale, told = finale_of(folder, num_hours=3)
     assert not finale.is_right
-    assert told.endswith("\n0 of 6 acts are right.")
+    assert told.endswith("\n1 of 7 acts are right.")
     assert "differs: the tokens that were found." in told
     assert "\nmini_kv:\n  lookup" in told and "\nyours:\n  lookup" in told
     assert f"With lab-07 KVCacheManager from mini_kv the run is right: {folder / 'lab-07.py'}:" in told
@@ -279,7 +346,14 @@ SAMPLE: dict[str, list[str]] = {
         "each-before-the-last",
         "half-a-gap",
     ],
-    "lab-03": ["percent", "no-first-reference", "only-the-held-are-counted"],
+    "lab-03": [
+        "percent",
+        "no-first-reference",
+        "only-the-held-are-counted",
+        "freed-for-all",
+        "each-in-front-of-the-last",
+        "null-block-is-a-double-free",
+    ],
     "lab-04": [
         "no-parent",
         "salt-in-the-last-block",
@@ -370,7 +444,7 @@ def test_a_softmax_without_its_maximum_is_wrong_only_where_scores_are_large(tmp_
 def test_before_the_first_lab_no_act_is_played(tmp_path):
     finale, told = finale_of(tmp_path, num_hours=3)
     assert (finale.num_played, finale.is_right, finale.film) == (0, True, None)
-    assert told.count("Not played: no part is yours.") == 6
+    assert told.count("Not played: no part is yours.") == 7
     assert told.endswith("No part is yours yet. Begin with a lab: mini-kv run 01")
 
 

@@ -241,6 +241,8 @@ def test_every_part_that_is_not_asked_for_has_its_reason(capsys, tmp_path):
     table, _ = generate(capsys, folder_of(tmp_path), status=0)
     assert [part for part in table if part not in USABLE] == [
         "lab-01 page_size_bytes",
+        "lab-02 FreeKVCacheBlockQueue.popleft",
+        "lab-02 FreeKVCacheBlockQueue.append",
         "lab-03 BlockPool.free_blocks",
         "lab-04 make_block_hash_with_group_id",
         "lab-05 prefill",
