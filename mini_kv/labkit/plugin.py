@@ -26,7 +26,7 @@ from mini_kv.labkit.export import FORMATS, remove_old, write_exports
 from mini_kv.labkit.failure import describe, describe_break_down, observed, running_line, with_belief
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
-from mini_kv.labkit.judge import functions_of_the_judge
+from mini_kv.labkit.judge import changed, functions_of_the_judge
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
@@ -65,7 +65,7 @@ STDERR = pytest.StashKey[int]()
 """File number of the terminal, also while pytest captures the output."""
 CLOCK = pytest.StashKey[Clock]()
 """The clock of the running test."""
-JUDGE = pytest.StashKey[dict[str, Any]]()
+JUDGE = pytest.StashKey[Mapping[str, Any]]()
 """The judge's functions by name, as they were before a learner's code was loaded."""
 OVER = pytest.StashKey[pytest.Session]()
 """Set after all results have been printed and written."""
@@ -137,12 +137,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _is_learners(config: pytest.Config) -> bool:
     return not all(implementation.is_reference for implementation in config.stash[IMPLEMENTATIONS].values())
-
-
-def changed(config: pytest.Config) -> list[str]:
-    """Return the names of the judge's functions that have changed."""
-    now = functions_of_the_judge()
-    return [name for name, thing in config.stash.get(JUDGE, {}).items() if now.get(name) is not thing]
 
 
 def _exit(status: int) -> None:
@@ -445,7 +439,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _finish(config: pytest.Config) -> None:
     """Name beliefs, write the requested files, and store the learner's progress."""
     stash = config.stash
-    touched = changed(config)
+    touched = changed(stash.get(JUDGE, {}), functions_of_the_judge())
     if touched:
         stash[NOTES].append(f"the code changed functions of the judge, so no test counts: {', '.join(touched)[:200]}")
         for result in stash[RESULTS].values():

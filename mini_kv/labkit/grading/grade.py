@@ -7,6 +7,7 @@ until a person has reviewed it.
 
 import json
 import os
+import random
 import secrets
 import select
 import shutil
@@ -23,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.labkit.commands.predict_command import is_right
-from mini_kv.labkit.grading.copies import CANARY, fresh_copy
+from mini_kv.labkit.grading.copies import Copy, fresh_copy
 from mini_kv.labkit.grading.handins import HandIn, printable
 from mini_kv.labkit.grading.inside import LIMITS, PIPES
 from mini_kv.labkit.grading.isolation import Walls, environment_of, limits_of
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.scoreboard import State
+from mini_kv.labkit.misconception import find_beliefs
+from mini_kv.labkit.scoreboard import LabResult, State
 
 MAX_REPORT = 4_000_000
 """Bytes that a process may report."""
@@ -82,10 +84,10 @@ class Grader:
 
     def _expected(self, lab: Lab) -> dict[str, dict[str, Any]]:
         ran = self._run(lab, lab.pristine_starter.read_bytes(), "--collect-only")
-        tests = {
-            name: {"points": points, "function": function, "stage": stage}
-            for name, points, function, stage in ran.tests
-            if function != CANARY
+        tests: dict[str, dict[str, Any]] = {
+            name: {"points": int(points), "function": function, "stage": stage}
+            for name, points, function, stage in ran.collected
+            if name not in ran.copy.canaries
         }
         if sum(test["points"] for test in tests.values()) != lab.points:
             raise ValueError(
@@ -128,21 +130,21 @@ class Grader:
         mark.ran = handin.names.get(lab.lab_id, handin.student)
         ran = self._run(lab, code)
         mark.seconds = round(time.monotonic() - began, 2)
-        self._count(mark, ran)
+        self._count(mark, lab, ran)
 
-    def _count(self, mark: Mark, ran: "_Ran") -> None:
+    def _count(self, mark: Mark, lab: Lab, ran: "_Ran") -> None:
         tests = self.tests[mark.lab]
         mark.tests = {name: {**test, "state": "not run", "message": ""} for name, test in tests.items()}
-        mark.beliefs = {str(function): str(belief) for function, belief in ran.beliefs.items()}
         mark.why = [printable(doubt) for doubt in ran.doubts + ran.doubts_of(tests)]
         if mark.why:
             mark.status = "held"
             return
-        for name, state, message in ran.ended:
+        for name, state, message, _, _ in ran.ended:
             if name in tests:
                 mark.tests[name] |= {"state": state, "message": message}
+        mark.beliefs = find_beliefs(lab, [ran.result(lab, name, test) for name, test in tests.items()])
         mark.score = sum(test["points"] for test in mark.tests.values() if test["state"] == State.PASS)
-        unknown = [f"{name}: {message}" for name, state, message in ran.ended if state == State.NO_VERDICT]
+        unknown = [f"{name}: {message}" for name, state, message, _, _ in ran.ended if state == State.NO_VERDICT]
         if ran.is_late:
             unknown.append(f"its process had not ended after {self._wall_seconds} s on the clock")
         if unknown:
@@ -161,7 +163,7 @@ class Grader:
             (folder / "tmp").mkdir()
             (folder / "hand-in").mkdir()
             (folder / "hand-in" / f"{lab.lab_id}.py").write_bytes(code)
-            ran = _Ran(fresh_copy(lab, folder, secrets.token_hex(4)))
+            ran = _Ran(fresh_copy(lab, folder, random.SystemRandom()))
             command = [sys.executable, "-m", "pytest", f"labs/{lab.lab_id}", "-q", "-p", "no:cacheprovider"]
             command += ["-p", "mini_kv.labkit.grading.inside", *options]
             self._watch(ran, lab, folder, command)
@@ -222,10 +224,11 @@ def _listen(pipe: int, process: "subprocess.Popen[bytes]", seconds: float) -> tu
 class _Ran:
     """What one process reported."""
 
-    canaries: list[str]
-    tests: list[list[Any]] = field(default_factory=list)
-    ended: list[tuple[str, str, str]] = field(default_factory=list)
-    beliefs: dict[str, str] = field(default_factory=dict)
+    copy: Copy
+    collected: list[list[str]] = field(default_factory=list)
+    """Name, points, function and stage of each test."""
+    ended: list[list[str]] = field(default_factory=list)
+    """Name, state, message, function and values of each test that has ended."""
     doubts: list[str] = field(default_factory=list)
     over: bool = False
     is_late: bool = False
@@ -243,13 +246,21 @@ class _Ran:
 
     def doubts_of(self, tests: Collection[str]) -> list[str]:
         """Return the differences between the report and the tests that should have run."""
-        names = [name for name, _, _ in self.ended]
-        wanted = {*tests, *self.canaries}
+        names = [name for name, *_ in self.ended]
+        canaries = self.copy.canaries
+        wanted = {*tests, *canaries}
         doubts = [f"an unknown or repeated test: {name[:60]}" for name in {*names} - wanted]
         doubts += ["a test has ended twice"] if len(set(names)) < len(names) else []
         doubts += ["it reports its end before all tests have ended"] if self.over and {*names} != wanted else []
-        wrong = [name for name, state, _ in self.ended if name in self.canaries and state != State.FAIL]
-        return doubts + (["a test that no code can pass has not failed"] if wrong else [])
+        passed = [name for name, state, *_ in self.ended if name in canaries and state == State.PASS]
+        return doubts + (["a test that no code can pass has passed"] if passed else [])
+
+    def result(self, lab: Lab, test: str, about: dict[str, Any]) -> LabResult:
+        """Return the result of a test, for the beliefs."""
+        for name, state, message, function, observed in self.ended:
+            if name == test:
+                return LabResult(lab, test, 0, function, about["stage"], None, State(state), message, observed)
+        return LabResult(lab, test, 0, about["function"], about["stage"], None)
 
     def hear(self, report: bytes, word: str) -> None:
         """Read the lines of the report. A line with a wrong first word or format is recorded as a doubt."""
@@ -258,22 +269,27 @@ class _Ran:
             try:
                 if not secrets.compare_digest(begin.encode(), word.encode()):
                     raise ValueError
-                self._take(json.loads(rest))
-            except (ValueError, TypeError, KeyError, RecursionError):
+                self._take(*(bytes.fromhex(field).decode() for field in rest.split(" ")))
+            except (ValueError, TypeError):
                 self.doubts.append("its report has a line that is not from the judge")
                 return
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _take(self, kind: str, *fields: str) -> None:
         if self.over:
-            raise ValueError
-        if "tests" in said:
-            self.tests = said["tests"]
-        elif "test" in said:
-            self.ended.append((str(said["test"]), str(State(said["state"])), str(said["message"])))
+            raise ValueError(kind)
+        if kind == "end":
+            self.over = True
+            self.doubts += [f"it changed other functions: {', '.join(fields)[:200]}"] if fields else []
+            return
+        name, *rest = fields
+        if name.partition("[")[0] not in self.copy.canaries:
+            name = self.copy.in_words(name)
+        if kind == "collected":
+            points, function, stage = rest
+            self.collected.append([name, points, function, stage])
         else:
-            self.over, self.beliefs = said["end"] is True, dict(said["beliefs"])
-            if said["changed"]:
-                self.doubts.append(f"it changed other functions: {', '.join(map(str, said['changed']))[:200]}")
+            state, message, function, observed = rest
+            self.ended.append([name, str(State(state)), self.copy.in_words(message), function, observed])
 
 
 def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from mini_kv.labkit.misconception import find_beliefs
+from mini_kv.labkit.judge import changed, functions_of_all_modules
 
 PIPES = "MINI_KV_PIPES"
 LIMITS = "MINI_KV_LIMITS"
 _MESSAGE = 4_000
 """The most characters of a failure's message in the report."""
+_OBSERVED = 20_000
+"""The most characters of a test's values in the report."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,8 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     with os.fdopen(read, "rb") as pipe:
         word = pipe.read().decode()
 
-    def tell(what: dict[str, Any], send: Callable[[int, bytes], int] = os.write) -> None:
-        send(write, f"{word} {json.dumps(what)}\n".encode())
+    def tell(*fields: str, send: Callable[[int, bytes], int] = os.write) -> None:
+        """Write a line. It needs only methods of `str` and `bytes`, which no code can replace."""
+        coded = [field.encode("utf-8", "replace").hex() for field in fields]
+        send(write, f"{' '.join([word, *coded])}\n".encode())
 
     config.pluginmanager.register(_Teller(tell))
 
@@ -50,32 +54,32 @@ def limit(limits: dict[str, int]) -> None:
 class _Teller:
     """Reports to the parent: the tests, the result of each, and changed functions outside the submission."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         self.tell = tell
         self.results: dict[str, Any] = {}
-        self.implementations: dict[str, Any] = {}
+        self.functions: dict[str, Any] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Report the tests' names and points."""
-        from mini_kv.labkit.plugin import IMPLEMENTATIONS, RESULTS  # not sooner: pytest wants to load it itself
+        from mini_kv.labkit.plugin import RESULTS  # not sooner: pytest wants to load it itself
 
-        self.results, self.implementations = session.config.stash[RESULTS], session.config.stash[IMPLEMENTATIONS]
-        told = [[r.test, r.points, r.function, r.stage] for r in self.results.values()]
-        self.tell({"tests": told})
+        self.results = session.config.stash[RESULTS]
+        for r in self.results.values():
+            self.tell("collected", r.test, str(r.points), r.function, r.stage)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Note all functions. Every hook of the collection has run, and no code of the submission."""
+        self.functions = functions_of_all_modules()
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Report the result of the test."""
-        result = self.results[nodeid]
-        self.tell({"test": result.test, "state": str(result.state), "message": result.message[:_MESSAGE]})
+        r = self.results[nodeid]
+        self.tell("test", r.test, str(r.state), r.message[:_MESSAGE], r.function, r.observed[:_OBSERVED])
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Report the recognised beliefs, the changed functions of the judge, and the end."""
-        from mini_kv.labkit.plugin import changed
-
-        beliefs: dict[str, str] = {}
-        for implementation in self.implementations.values():
-            beliefs |= find_beliefs(implementation.lab, list(self.results.values()))
-        self.tell({"end": True, "changed": changed(session.config)[:20], "beliefs": beliefs})
+    def pytest_sessionfinish(self) -> None:
+        """Report the changed functions, and the end."""
+        self.tell("end", *changed(self.functions, functions_of_all_modules())[:20])

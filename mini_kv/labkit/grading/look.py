@@ -16,6 +16,7 @@ from string import Formatter
 from types import ModuleType
 from typing import Any
 
+from mini_kv.labkit.grading.settable import Settable
 from mini_kv.labkit.lab import PACKAGES, Lab
 
 
@@ -101,6 +102,8 @@ class _Look:
         self.owners = {id(node.value) for node in self.nodes if isinstance(node, ast.Attribute)}
         """The ids of all nodes whose attributes are read."""
         self.decorators = _decorators(self.nodes)
+        modules = [module for module, _ in self.given]
+        self.settable = Settable(self.nodes, [*_imports(tree), *self._read_of_modules()], modules)
 
     def _other_words(self) -> Iterator[tuple[str, str]]:
         """Yield other names for an imported object, or for a class derived from it, with its module."""
@@ -115,6 +118,12 @@ class _Look:
                 continue
             roots = [root.id for root in map(_root, values) if isinstance(root, ast.Name) and root.id in self.imported]
             yield from ((name, self.imported[root]) for name in names for root in roots)
+
+    def _read_of_modules(self) -> Iterator[tuple[str, str]]:
+        """Yield module and name of each attribute that is read from a whole module."""
+        for node in self.nodes:
+            if isinstance(node, ast.Attribute) and self._module_of(node.value):
+                yield self._module_of(node.value), node.attr
 
     def _is_taught(self, class_name: str) -> bool:
         return any(class_name == owner for owner, _ in self.taught)
@@ -198,6 +207,8 @@ class _Look:
         module = self.imported.get(root.id, "") if isinstance(root, ast.Name) else ""
         if module and not isinstance(node.ctx, ast.Load):
             yield node, f"changes {_shown(node)}, which is not its own"
+        elif not isinstance(node.ctx, ast.Load) and not self.settable.allows(node):
+            yield node, f"sets {_shown(node)}, which is not a field"
         elif module and node.attr.startswith("_") and not node.attr.startswith("__"):
             yield node, f"reaches into {module}: {node.attr}"
         elif whole and not self._is_open(whole, node.attr):

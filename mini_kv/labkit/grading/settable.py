@@ -1,0 +1,69 @@
+"""Which attributes a hand-in may set: fields of the engine's objects and of its own classes, and never a method.
+
+A method that is replaced on a class or an object of others can change a test's verdict. The replacement can be taken
+back before the end, so that the judge does not see it.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import FunctionType
+
+HERE = Path(__file__).parents[2]
+ENGINE = ("core", "events")
+"""Packages whose objects the tests pass to every hand-in."""
+
+
+class Settable:
+    """The names of attributes that one file may set."""
+
+    def __init__(self, nodes: Sequence[ast.AST], imported: Iterable[tuple[str, str]], given: Iterable[str]) -> None:
+        """Read the file's classes.
+
+        Args:
+            nodes: of the file.
+            imported: module and name of each class or function that it imports.
+            given: modules that the starter imports.
+        """
+        own = {name for node in nodes if isinstance(node, ast.ClassDef) for name in _fields(node)}
+        fields, methods = of_the_engine(tuple(sorted({name for name in given if name.startswith("mini_kv.labkit.")})))
+        self._of_imports = {method for module, name in imported for method in _methods_of(module, name)}
+        self._of_others = fields | (own - methods) - self._of_imports
+
+    def allows(self, target: ast.Attribute) -> bool:
+        """Return whether this attribute may be set, on `self` or on another object."""
+        if isinstance(target.value, ast.Name) and target.value.id == "self":
+            return target.attr not in self._of_imports
+        return target.attr in self._of_others
+
+
+@lru_cache
+def of_the_engine(given: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the fields of the classes in the engine and in the modules that the starter imports, and the methods."""
+    files = [file for package in ENGINE for file in sorted((HERE / package).rglob("*.py"))]
+    files += [file for name in given if (file := HERE.parent / f"{name.replace('.', '/')}.py").is_file()]
+    trees = [ast.parse(file.read_bytes()) for file in files]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    methods = {node.name for owner in classes for node in owner.body if isinstance(node, ast.FunctionDef)}
+    return frozenset(name for owner in classes for name in _fields(owner)), frozenset(methods)
+
+
+def _fields(owner: ast.ClassDef) -> Iterable[str]:
+    """Yield the names that a class defines in its body, and those that its methods set on `self`."""
+    for node in owner.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+    for inner in ast.walk(owner):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            if isinstance(inner.value, ast.Name) and inner.value.id == "self":
+                yield inner.attr
+
+
+def _methods_of(module: str, name: str) -> Iterable[str]:
+    """Return the methods of a class of the standard library that are Python functions: others cannot be replaced."""
+    if module.partition(".")[0] in ("mini_kv", "torch", "triton", "numpy"):
+        return []
+    found = getattr(importlib.import_module(module), name, None)
+    return [key for key, value in vars(found).items() if isinstance(value, FunctionType)] if isinstance(found, type) else []
