@@ -137,7 +137,12 @@ def _from_module(lab: Lab, choice: str, name: str) -> Implementation:
 
 
 def load_file(file: Path) -> ModuleType:
-    """Return the file as a module, under a name made from its path. Two files called starter.py are two modules."""
+    """Return the file as a module, under a name made from its path. Two files called starter.py are two modules.
+
+    Raises `LoadError` if it contains null bytes, as text in UTF-16 does.
+    """
+    if b"\0" in file.read_bytes():
+        raise LoadError(f"{file.name} is not UTF-8 text (perhaps UTF-16): save it again, with the encoding UTF-8")
     name = f"mini_kv_lab_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -2,11 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from mini_kv.labkit.grading.gradebook import FILE, gradebook_csv, gradebook_page, load
+from mini_kv.labkit.grading.grade import Mark
+from mini_kv.labkit.grading.gradebook import FILE, feedback, gradebook_csv, gradebook_page, load
 from mini_kv.labkit.grading.handins import printable
 from mini_kv.labkit.grading.picture import lines, of_lab, picture_page
+from mini_kv.labkit.lab import did_you_mean
 from mini_kv.labkit.learner_state import write_whole
 
 
@@ -15,13 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="DIR", nargs="?", default="graded", help="folder that `mini-kv grade` wrote (default: graded)"
     )
+    parser.add_argument("--student", metavar="NAME", help="print this student's feedback, and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the results of the class, write three files next to the marks, and return the exit status."""
+    """Print the results of the class, write three files next to the marks, and return the exit status.
+
+    With `--student` print this student's feedback, and write nothing.
+    """
     folder = Path(args.folder)
     try:
         titles, marks = load(folder)
+        if args.student is not None:
+            return _print_feedback(args.student, marks)
         labs = list(titles)
         pages = {
             "gradebook.csv": gradebook_csv(labs, marks),
@@ -40,4 +49,13 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(map(printable, told)))
     print(f"with names, for you: {folder / 'gradebook.csv'}, {folder / 'gradebook.html'}")
     print(f"without names, for the class: {folder / 'wall.html'}")
+    return 0
+
+
+def _print_feedback(student: str, marks: Sequence[Mark]) -> int:
+    own = [mark for mark in marks if mark.student == student]
+    if not own:
+        names = sorted({mark.student for mark in marks})
+        raise ValueError(f"no marks for {student}: {did_you_mean(student, names)}there are {', '.join(names)[:200]}")
+    print("\n".join(printable(line) for mark in own for line in feedback(mark)))
     return 0

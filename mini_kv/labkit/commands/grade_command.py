@@ -8,8 +8,8 @@ from pathlib import Path
 from mini_kv.labkit.commands import write_file
 from mini_kv.labkit.grading.grade import TO_REVIEW, Grader, Mark
 from mini_kv.labkit.grading.gradebook import as_csv, save
-from mini_kv.labkit.grading.handins import find_handins
-from mini_kv.labkit.grading.isolation import KINDS, SAYS, find_walls
+from mini_kv.labkit.grading.handins import find_handins, read_roster
+from mini_kv.labkit.grading.isolation import KINDS, find_walls
 from mini_kv.labkit.lab import all_labs, find_checkout, find_lab
 
 
@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--labs", nargs="+", metavar="LAB", help="such as 05 06 (default: all that were handed in)")
     parser.add_argument(
         "--jobs", type=int, metavar="N", default=os.cpu_count() or 1, help="number of processes at a time"
+    )
+    parser.add_argument(
+        "--roster", metavar="FILE", help="CSV with a student and the path of a repository per line, for .url files"
     )
     parser.add_argument("--csv", metavar="FILE", help="also write a CSV with a row per student and lab")
     parser.add_argument("--out", metavar="DIR", default="graded", help="folder for the marks (default: graded)")
@@ -46,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
 def _grade(args: argparse.Namespace) -> list[Mark]:
     root, place = find_checkout(Path.cwd()), Path(args.submissions)
     _check(args)
-    handins = find_handins(place, [find_lab(name, root).lab_id for name in args.labs or ()])
+    roster = read_roster(Path(args.roster)) if args.roster is not None else {}
+    handins = find_handins(place, [find_lab(name, root).lab_id for name in args.labs or ()], roster)
     there = {lab.lab_id for lab in all_labs(root)}
     names = args.labs or sorted({lab for handin in handins for lab in handin.code} & there)
     labs = [find_lab(name, root) for name in names]
@@ -57,7 +61,7 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
             raise ValueError(f"--accept {accepted}: no hand-in for this student and lab; write it as 07/lab-05")
     Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work, not after it
     walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
-    print(f"each lab runs {SAYS[walls.kind]}")
+    print(walls.in_words)
     marks = Grader(labs, walls, args.seconds, args.accept).grade_all(handins, args.jobs, _tell)
     save(Path(args.out), marks, labs)
     if args.csv is not None:

@@ -114,7 +114,7 @@ def main(words: list[str]) -> int:
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])
     write_whole(Path(out), json.dumps(FORMATS[kind](mark), indent=2) + "\n")  # should this process be ended
     try:
-        handin = read_handin(Path(submission), [lab.lab_id])
+        handin = read_handin(Path(submission), [lab.lab_id], {})
         mark = Grader([lab], find_walls("auto", lab.root.resolve(), ()), 120).grade(handin, lab)
     except (OSError, ValueError) as error:
         mark.why = [str(error)]

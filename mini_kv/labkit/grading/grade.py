@@ -122,12 +122,13 @@ class Grader:
             mark.status = "held" if handin.fault else "missing"
             mark.why = [handin.fault] if handin.fault else []
             return
+        where = handin.names.get(lab.lab_id, f"{lab.lab_id}.py")
         found = objections(code, lab)
         if found and f"{handin.student}/{lab.lab_id}" not in self.accepted:
-            mark.status, mark.why = "held", found
+            mark.status, mark.why = "held", [f"{where}, {objection}" for objection in found]
             return
         began = time.monotonic()
-        mark.ran = handin.names.get(lab.lab_id, handin.student)
+        mark.ran = where
         ran = self._run(lab, code)
         mark.seconds = round(time.monotonic() - began, 2)
         self._count(mark, lab, ran)

@@ -12,8 +12,11 @@ from typing import Any
 from mini_kv.labkit.grading.grade import TO_REVIEW, Mark
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import write_whole
+from mini_kv.labkit.scoreboard import ACTS_AS_IF, State
 
 FILE = "marks.json"
+MAX_SHOWN = 200
+"""The most characters of a message in the gradebook."""
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """First characters of formulas in a spreadsheet. In some languages the wide characters also begin a formula."""
 
@@ -41,9 +44,34 @@ def as_csv(marks: Sequence[Mark]) -> str:
     return _csv(columns, rows)
 
 
+def first_message(mark: Mark) -> str:
+    """Return the headline of the first failure, with its values, or of the first test without points. One line."""
+    messages = {test["state"]: test["message"] for test in reversed(mark.tests.values()) if test["message"]}
+    lines = messages.get(State.FAIL, "").splitlines()[1:]  # the first names lab and test
+    if not lines:
+        return " ".join("; ".join(messages.values()).split())[:MAX_SHOWN]
+    values = [line.strip() for line in lines[1:] if line.startswith(("   expected", "   got"))]
+    return " ".join(", ".join([lines[0], *values]).split())[:MAX_SHOWN]
+
+
+def feedback(mark: Mark) -> list[str]:
+    """Return one student's feedback on one lab: the points, and the message of each test without points."""
+    lines = [f"{mark.student}  {mark.lab}  {mark.score} of {mark.points} points, {mark.status}", *mark.why]
+    for name, test in mark.tests.items():
+        if test["state"] != State.PASS:
+            message = test["message"].splitlines() or [f"{mark.lab}  {name}"]
+            lines += ["", f"{test['state']}, {test['points']} points", *message]
+    beliefs = [f"{function}: {ACTS_AS_IF}{belief}" for function, belief in mark.beliefs.items()]
+    return [*lines, *(["", *beliefs] if beliefs else []), ""]
+
+
 def gradebook_csv(labs: Sequence[str], marks: Sequence[Mark]) -> str:
     """Return a row per student, a column per lab, and the sum."""
-    return _csv(["student", *labs, "total", "to look at"], _by_student(labs, marks))
+    return _csv(_columns(labs), _by_student(labs, marks))
+
+
+def _columns(labs: Sequence[str]) -> list[str]:
+    return ["student", *labs, "total", "to look at", "first message"]
 
 
 def _by_student(labs: Sequence[str], marks: Sequence[Mark]) -> list[dict[str, Any]]:
@@ -52,7 +80,10 @@ def _by_student(labs: Sequence[str], marks: Sequence[Mark]) -> list[dict[str, An
         own = {mark.lab: mark for mark in marks if mark.student == student}
         scores = {lab: own[lab].score for lab in labs if lab in own}
         odd = [f"{lab}: {own[lab].status}" for lab in own if own[lab].status in TO_REVIEW]
-        rows.append({"student": student, **scores, "total": sum(scores.values()), "to look at": ", ".join(odd)})
+        told = {lab: first_message(own[lab]) for lab in own}
+        messages = [f"{lab}: {message}" if own.keys() != {lab} else message for lab, message in told.items() if message]
+        last = {"total": sum(scores.values()), "to look at": ", ".join(odd), "first message": " | ".join(messages)}
+        rows.append({"student": student, **scores, **last})
     return rows
 
 
@@ -68,7 +99,7 @@ def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 def gradebook_page(labs: Sequence[str], marks: Sequence[Mark]) -> str:
     """Return the gradebook as a page, with the doubts below it."""
-    columns = ["student", *labs, "total", "to look at"]
+    columns = _columns(labs)
     rows = [[str(row.get(column, "")) for column in columns] for row in _by_student(labs, marks)]
     odd = [[mark.student, mark.lab, mark.status, line] for mark in marks for line in mark.why]
     sections = [table(columns, rows), "<h2>To look at</h2>", table(["student", "lab", "status", "why"], odd)]

@@ -4,6 +4,7 @@ No archive is unpacked and no link is followed. One file per lab is read into me
 files of a hand-in are ignored. So names in an archive, links and a `conftest.py` have no effect.
 """
 
+import csv
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,24 +55,44 @@ class HandIn:
     """Files read so far that could be a saved page."""
 
 
-def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
-    """Return the hand-in of each entry of a folder, in order. A hand-in records its own error."""
+def read_roster(file: Path) -> dict[str, str]:
+    """Return the path of each student's repository, from a CSV with a student and a path per line.
+
+    Raises `ValueError` at a line that is not of this kind.
+    """
+    roster: dict[str, str] = {}
+    for number, row in enumerate(csv.reader(file.read_text(encoding="utf-8-sig").splitlines()), start=1):
+        cells = [cell.strip() for cell in row]
+        if len(cells) != 2 or not all(cells) or cells[0] in roster:
+            raise ValueError(f"{file}, line {number}: write a student and the path of a repository, each student once")
+        roster[cells[0]] = cells[1]
+    return roster
+
+
+def find_handins(place: Path, labs: Sequence[str], roster: Mapping[str, str] | None = None) -> list[HandIn]:
+    """Return the hand-in of each entry of a folder, in order. A hand-in records its own error.
+
+    Args:
+        place: the folder.
+        labs: the labs to be graded.
+        roster: the path of each student's repository. A `.url` file counts only if it has this path.
+    """
     found: dict[str, HandIn] = {}
     for entry in sorted(place.iterdir()):
         if entry.name.startswith("."):
             continue
-        handin = read_handin(entry, labs)
+        handin = read_handin(entry, labs, roster or {})
         if handin.student in found:
             found[handin.student].fault = f"there are two entries for {handin.student}"
         found.setdefault(handin.student, handin)
     return list(found.values())
 
 
-def read_handin(entry: Path, labs: Sequence[str]) -> HandIn:
+def read_handin(entry: Path, labs: Sequence[str], roster: Mapping[str, str]) -> HandIn:
     """Return the hand-in in this file or folder. A single `.py` is the only lab in `labs`."""
     handin = HandIn(printable(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem))
     try:
-        _read(entry, handin, labs)
+        _read(entry, handin, labs, roster)
         if not handin.code:
             raise HandInError("it has no lab's file, such as lab-05.py or lab-05/starter.py")
         handin.names = {lab: printable(f"{entry.name}: {name}") for lab, name in handin.names.items()}
@@ -89,13 +110,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _read(entry: Path, handin: HandIn, labs: Sequence[str]) -> None:
+def _read(entry: Path, handin: HandIn, labs: Sequence[str], roster: Mapping[str, str]) -> None:
     if entry.is_symlink():
         raise HandInError("it is a link")
     if entry.is_dir():
         _read_git(entry, handin) if (entry / "HEAD").is_file() else _read_folder(entry, handin)
     elif entry.suffix == ".url":
         where = _read_file(entry).decode().strip().removeprefix("file://")
+        if roster.get(handin.student) != where:  # a student can write such a file, too
+            raise HandInError(f"it points to {where[:200]}, and no --roster gives this path for {handin.student}")
         _read_git(entry.parent / where, handin)
     elif entry.suffix == ".zip":
         _read_zip(entry, handin)

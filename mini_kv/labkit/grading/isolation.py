@@ -18,8 +18,9 @@ from pathlib import Path
 KINDS = ("bwrap", "unshare", "process")
 SAYS = {
     "bwrap": "in its own namespace (bubblewrap): no network, no other processes, only its own files are writable",
-    "unshare": "in its own namespace (unshare): no network, no other processes; it can use all files that you can use",
-    "process": "as a process of your account, with limits: it can use the network and all files that you can use",
+    "unshare": "in its own namespace (unshare): no network, no other processes; it can read and write all your files",
+    "process": "as a process of your account, with limits: it can use the network, read and write all your files, "
+    "other hand-ins included, and end your other processes",
 }
 _MB = 1 << 20
 
@@ -37,6 +38,13 @@ class Walls:
     """The checkout."""
     hidden: tuple[Path, ...] = ()
     """Folders that bubblewrap leaves empty."""
+    lacks: str = ""
+    """Why a better isolation is not used. Empty if this is the best one, or the one that was asked for."""
+
+    @property
+    def in_words(self) -> str:
+        """What it contains and what not, and why there is no better one."""
+        return f"each lab runs {SAYS[self.kind]}" + (f" ({self.lacks})" if self.lacks else "")
 
     def command(self, folder: Path, words: Sequence[str]) -> list[str]:
         """Return the command that runs `words` in `folder` with this isolation."""
@@ -68,19 +76,25 @@ def find_walls(wanted: str, root: Path, hidden: Sequence[Path]) -> Walls:
 
     Raises `NoIsolationError` if the requested kind does not work here.
     """
+    lacks: list[str] = []
     for kind in KINDS if wanted == "auto" else [wanted]:
-        walls = Walls(kind, root, tuple(hidden))
-        if kind == "process" or _works(walls):
+        walls = Walls(kind, root, tuple(hidden), "; ".join(lacks))
+        why = "" if kind == "process" else _why_not(walls)
+        if not why:
             return walls
-    raise NoIsolationError(f"{wanted} does not work here: not installed, or this account may not create namespaces")
+        lacks.append(why)
+    raise NoIsolationError(f"{wanted} does not work here: {lacks[0]}")
 
 
-def _works(walls: Walls) -> bool:
+def _why_not(walls: Walls) -> str:
+    """Return why this isolation does not work here, or an empty string."""
     if shutil.which(walls.kind) is None:
-        return False
+        return f"{walls.kind} is not installed"
     with tempfile.TemporaryDirectory() as folder:
         command = walls.command(Path(folder).resolve(), [sys.executable, "-c", "import pytest"])
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    said = tried.stderr.strip().splitlines()
+    return f"{walls.kind}: {said[-1][:120] if said else 'it ended with an error'}" if tried.returncode else ""
 
 
 def limits_of(needs: str, seconds: int, kind: str) -> dict[str, int]:

@@ -56,9 +56,9 @@ def _fields(owner: ast.ClassDef) -> Iterable[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         yield from (target.id for target in targets if isinstance(target, ast.Name))
     for inner in ast.walk(owner):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
-            if isinstance(inner.value, ast.Name) and inner.value.id == "self":
-                yield inner.attr
+        match inner:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
 
 
 def _methods_of(module: str, name: str) -> Iterable[str]:
@@ -66,4 +66,8 @@ def _methods_of(module: str, name: str) -> Iterable[str]:
     if module.partition(".")[0] in ("mini_kv", "torch", "triton", "numpy"):
         return []
     found = getattr(importlib.import_module(module), name, None)
-    return [key for key, value in vars(found).items() if isinstance(value, FunctionType)] if isinstance(found, type) else []
+    return (
+        [key for key, value in vars(found).items() if isinstance(value, FunctionType)]
+        if isinstance(found, type)
+        else []
+    )

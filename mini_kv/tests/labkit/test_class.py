@@ -14,7 +14,7 @@ import pytest
 from mini_kv.labkit.commands import class_command, release_command
 from mini_kv.labkit.grading.elsewhere import classroom50_test, gradescope_zip, main
 from mini_kv.labkit.grading.grade import Mark
-from mini_kv.labkit.grading.gradebook import as_csv, gradebook_csv, gradebook_page, load, save
+from mini_kv.labkit.grading.gradebook import as_csv, first_message, gradebook_csv, gradebook_page, load, save
 from mini_kv.labkit.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
 from mini_kv.labkit.grading.release import LINK, README, leaks
 from mini_kv.labkit.grading.solution_leaks import Secrets
@@ -57,10 +57,48 @@ def test_the_picture_counts_students_and_names_none():
 
 def test_the_gradebook_has_a_row_a_student_and_no_formula():
     assert gradebook_csv(["lab-05"], CLASS) == (
-        "student,lab-05,total,to look at\nAda,10,10,\nBo,5,5,\nCy,5,5,\n'=Dan(),0,0,\nEve,0,0,lab-05: held\n"
+        "student,lab-05,total,to look at,first message\nAda,10,10,,\nBo,5,5,,\nCy,5,5,,\n"
+        "'=Dan(),0,0,,\nEve,0,0,lab-05: held,\n"
     )
     assert "line 1: imports os" in gradebook_page(["lab-05"], CLASS)
     assert as_csv(CLASS).splitlines()[1] == "Ada,lab-05,graded,10,10,1,3,2,4,0.0,"
+
+
+def told(state, message):
+    return {"points": 5, "function": "f", "stage": "biography", "state": state, "message": message}
+
+
+def test_the_gradebook_has_the_first_message_and_the_command_one_students_feedback(tmp_path, capsys):
+    failed = "lab-05  test_8_rate\nhit rate after A\n   expected  0.5\n   got       50\nwhy: a share"
+    tests = {"test_1": told("pass", ""), "test_8_rate": told("fail", failed), "test_9": told("wait", "waits")}
+    rate = Mark("Bo", "lab-05", 15, 5, tests=tests, beliefs={"rate": "a rate is a percentage\nask: which range?"})
+    syntax = {"test_1": told("fail", "lab-05  test_1\nSyntaxError: invalid syntax\n   lab-05.py:3  def f(:")}
+    broken = Mark("Cy", "lab-05", 5, 0, tests=syntax)
+    todo = Mark("Di", "lab-05", 5, 0, tests={"test_1": told("todo", "lab-05 rate: what is counted?")})
+    assert [first_message(each) for each in (rate, broken, todo, CLASS[0])] == [
+        "hit rate after A, expected 0.5, got 50",
+        "SyntaxError: invalid syntax",
+        "lab-05 rate: what is counted?",
+        "",
+    ]
+    assert gradebook_csv(["lab-05"], [rate]).splitlines()[1] == ('Bo,5,5,,"hit rate after A, expected 0.5, got 50"')
+    save(tmp_path, [rate, broken], [LAB])
+    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student="Bo")) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Bo  lab-05  5 of 15 points, graded",
+        "",
+        "fail, 5 points",
+        *failed.splitlines(),
+        "",
+        "wait, 5 points",
+        "waits",
+        "",
+        "rate: your code acts as if a rate is a percentage\\nask: which range?",
+        "",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
+    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student="bo")) == 2
+    assert "no marks for bo" in capsys.readouterr().err
 
 
 def test_marks_survive_the_folder(tmp_path):
@@ -78,15 +116,18 @@ def test_marks_of_another_form_are_told_in_a_line_and_write_nothing(change, tmp_
     told = json.loads((tmp_path / "marks.json").read_text())
     told["marks"][1] |= change
     (tmp_path / "marks.json").write_text(json.dumps(told))
-    assert class_command.run(argparse.Namespace(folder=str(tmp_path))) == 2
+    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student=None)) == 2
     assert capsys.readouterr().err == f"mini-kv class: {tmp_path / 'marks.json'} is not what mini-kv grade writes\n"
     assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
 
 
 def test_no_wide_formula_and_no_escape_gets_through(tmp_path, capsys):
-    assert gradebook_csv([], [Mark("\uff1dDan()", "lab-05", 10)]) == "student,total,to look at\n'\uff1dDan(),0,\n"
+    assert (
+        gradebook_csv([], [Mark("\uff1dDan()", "lab-05", 10)])
+        == "student,total,to look at,first message\n'\uff1dDan(),0,,\n"
+    )
     save(tmp_path, [mark("Eve", "fail", belief="\x1b[2J")], [LAB])
-    assert class_command.run(argparse.Namespace(folder=str(tmp_path))) == 0
+    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student=None)) == 0
     assert "  1 of 1 believe that \\x1b[2J\n" in capsys.readouterr().out
 
 

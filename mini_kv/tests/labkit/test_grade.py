@@ -1,8 +1,11 @@
 """`mini-kv grade`: no way of cheating raises a mark, changes another's, or ends in exit 0."""
 
 import argparse
+import ast
 import json
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +18,18 @@ from typing import Any
 import pytest
 
 from mini_kv.labkit.commands.grade_command import run
-from mini_kv.labkit.grading.grade import Grader
-from mini_kv.labkit.grading.handins import MAX_BYTES, MAX_PAGES, HandIn, find_handins, printable, read_handin
+from mini_kv.labkit.grading.copies import Copy, with_canaries
+from mini_kv.labkit.grading.grade import Grader, Mark, _Ran
+from mini_kv.labkit.grading.gradebook import first_message
+from mini_kv.labkit.grading.handins import (
+    MAX_BYTES,
+    MAX_PAGES,
+    HandIn,
+    find_handins,
+    printable,
+    read_handin,
+    read_roster,
+)
 from mini_kv.labkit.grading.isolation import Walls, find_walls
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import all_labs, find_lab
@@ -100,8 +113,8 @@ def test_what_pytorch_would_do_for_a_cheat_is_held(cheat):
 
 @pytest.mark.parametrize("lab_id", SPIES)
 def test_what_resets_a_count_of_the_tests_is_held(lab_id):
-    [said] = objections(SPIES[lab_id].encode(), find_lab(lab_id, ROOT))
-    assert said.partition(": ")[2].startswith("uses an attribute of the tests: ")
+    said = objections(SPIES[lab_id].encode(), find_lab(lab_id, ROOT))
+    assert [line for line in said if "uses an attribute of the tests: " in line] != []
 
 
 def test_no_honest_attempt_is_held():
@@ -121,7 +134,7 @@ def test_a_long_text_is_looked_at_in_one_go():
 def test_a_file_that_reaches_around_itself_is_held(cheat, grader):
     mark = grade(grader, SOLVED + REFUSED[cheat] if "coding" not in REFUSED[cheat] else REFUSED[cheat])
     assert (mark.status, mark.score, mark.tests) == ("held", 0, {})
-    assert mark.why[0].startswith("line ")
+    assert mark.why[0].startswith("lab-05.py, line ")
 
 
 @pytest.mark.slow
@@ -182,44 +195,134 @@ raise ValueError(f"seen: {{seen}}")
 
 
 def test_a_report_that_is_not_the_judges_holds_the_lab(grader):
-    from mini_kv.labkit.grading.grade import Mark, _Ran
+    def line(*fields, word="w"):
+        return " ".join([word, *(field.encode().hex() for field in fields)]) + "\n"
+
+    def passed(name):
+        return line("test", name, "pass", "", "prefill", "")
 
     names = list(grader.tests["lab-05"])
-    line = 'w {"test": "%s", "state": "pass", "message": ""}\n'
     for report, why in {
-        'x {"end": true}\n': "its report has a line that is not from the judge",
-        line % "test_of_mine": "an unknown or repeated test: test_of_mine",
-        2 * (line % names[0]): "a test has ended twice",
-        line % "c": "a test that no code can pass has not failed",
-        'w {"end": true, "changed": [], "beliefs": {}}\n': "it reports its end before all tests have ended",
-        'w {"end": true, "changed": ["mini_kv.x"], "beliefs": {}}\n': "it changed other functions: mini_kv.x",
+        line("end", word="x"): "its report has a line that is not from the judge",
+        "w {}\n": "its report has a line that is not from the judge",
+        line("test", "test_1_a", "won", "", "", ""): "its report has a line that is not from the judge",
+        passed("test_of_mine"): "an unknown or repeated test: test_of_mine",
+        2 * passed("test_1_a"): "a test has ended twice",
+        passed("test_1_c"): "a test that no code can pass has passed",
+        line("end"): "it reports its end before all tests have ended",
+        line("end", "mini_kv.x"): "it changed other functions: mini_kv.x",
     }.items():
-        ran, mark = _Ran(["c"]), Mark("1", "lab-05", 50)
+        copy = Copy({"test_1_a": names[0], "test_1_c": names[0]}, frozenset({"test_1_c"}))
+        ran, mark = _Ran(copy), Mark("1", "lab-05", 50)
         ran.hear(report.encode(), "w")
-        grader._count(mark, ran)
+        grader._count(mark, LAB, ran)
         assert (mark.status, mark.score, mark.why[0]) == ("held", 0, why)
+
+
+def test_a_canary_is_a_copy_of_a_labs_test_and_its_name_does_not_tell():
+    text = (LAB.folder / "test_lab.py").read_text(encoding="utf-8")
+    changed, copy = with_canaries(text, random.Random(0))
+    names, new = (
+        [n.name for n in ast.parse(each).body if "test_" in getattr(n, "name", "")] for each in (text, changed)
+    )
+    assert sorted(new) == sorted(copy.names)
+    assert [copy.names[name] for name in new if name not in copy.canaries] == names
+    assert len(copy.canaries) == 4
+    assert {re.sub(r"[0-9a-f]{10}$", "", name) for name in copy.canaries} <= {
+        re.match(r"test_(\d+_)?", name)[0] for name in names
+    }
+    assert all(re.fullmatch(r"test_(\d+_)?[0-9a-f]{10}", name) for name in new)
+    assert copy.in_words(f"see {new[0]}") == f"see {copy.names[new[0]]}"
+
+
+@pytest.mark.parametrize("lab", [lab for lab in all_labs(ROOT) if lab.needs == "C"], ids=lambda lab: lab.lab_id)
+def test_canaries_fail_for_right_code_and_its_marks_are_full(lab):
+    code = (lab.solutions / "solution.py").read_bytes()
+    grader = Grader([lab], Walls("process", ROOT), seconds=60)
+    mark = grader.grade(HandIn("1", {lab.lab_id: code}), lab)
+    assert (mark.status, mark.score, mark.why) == ("graded", lab.points, [])
+
+
+PATCHED = {
+    "in a function": "def patch(encoder): encoder.encode = lambda self, o: ''\npatch(json.JSONEncoder)\n",
+    "in a loop": "for e in [json.JSONEncoder]: e.encode = lambda self, o: ''\n",
+    "in a loop's target": "for json.JSONEncoder.encode in [lambda self, o: '']: pass\n",
+    "as self": "class A:\n    def p(self): self.encode = 1\nA.p(json.JSONEncoder)\n",
+    "as a field of its own": "class A:\n    encode = 1\ndef patch(e): e.encode = 2\npatch(json.JSONEncoder)\n",
+    "on the tests' cache": "def ref_counts(kv, request): kv.get_blocks = lambda name: name\n",
+    "deleted": "def patch(encoder): del encoder.encode\npatch(json.JSONEncoder)\n",
+}
+
+
+@pytest.mark.parametrize("how", PATCHED)
+def test_setting_an_attribute_that_is_no_field_is_held(how):
+    said = objections(f"import json\n{PATCHED[how]}".encode(), LAB)
+    assert [line for line in said if "which is not" in line] != []
+
+
+@pytest.mark.slow
+def test_a_patch_of_the_standard_library_is_seen_by_the_judge_and_not_by_the_report():
+    """Accepted by mistake: the report is written without json, and each module is watched."""
+    grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
+    mark = grade(grader, f"import json\n{SOLVED}{PATCHED['in a function']}")
+    assert (mark.status, mark.score) == ("held", 0)
+    assert mark.why == ["it changed other functions: json.encoder.JSONEncoder.encode"]
+
+
+def test_a_pointer_to_a_repository_counts_only_if_the_roster_gives_it(tmp_path):
+    place, roster = tmp_path / "hand-ins", tmp_path / "roster.csv"
+    place.mkdir()
+    repository(tmp_path, place / "01.git")
+    for name in ("02", "03", "04"):
+        (place / f"{name}.url").write_text("01.git")
+    roster.write_text("student,path\n03,01.git\n04,04.git\n")
+    found = find_handins(place, ["lab-05"], read_roster(roster))
+    assert [(handin.student, len(handin.code)) for handin in found] == [("01", 1), ("02", 0), ("03", 1), ("04", 0)]
+    assert found[1].fault == ("02.url cannot be read: it points to 01.git, and no --roster gives this path for 02")
+    roster.write_text("03,01.git\n03,02.git\n")
+    with pytest.raises(ValueError, match="line 2"):
+        read_roster(roster)
+
+
+def test_the_isolation_that_is_left_is_told_with_the_reason(tmp_path, monkeypatch):
+    """As an account that may not create namespaces."""
+    for name, said in (("bwrap", "No permissions to create new namespace"), ("unshare", "Operation not permitted")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: {said}' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    walls = find_walls("auto", ROOT, [])
+    assert walls.kind == "process"
+    assert walls.lacks == (
+        "bwrap: bwrap: No permissions to create new namespace; unshare: unshare: Operation not permitted"
+    )
+    assert "end your other processes" in walls.in_words and walls.lacks in walls.in_words
+    with pytest.raises(ValueError, match=r"bwrap does not work here: .*No permissions"):
+        find_walls("bwrap", ROOT, [])
+
+
+def test_a_file_in_utf_16_is_told_so(grader):
+    mark = grade(grader, SOLUTION.decode().encode("utf-16"))
+    assert (mark.status, mark.score) == ("graded", 0)
+    assert "lab-05.py is not UTF-8 text (perhaps UTF-16)" in first_message(mark)
 
 
 # What is handed in ---------------------------------------------------------------------------------------------------
 
 
 def test_a_test_without_a_verdict_marks_the_lab_for_review_and_keeps_the_other_points(grader):
-    from mini_kv.labkit.grading.grade import Mark, _Ran
-
     first, *others = grader.tests["lab-05"]
-    ended = [("c", "fail", ""), (first, "no verdict", "this machine is busy"), *((name, "pass", "") for name in others)]
+    told = [("c", "fail", ""), (first, "no verdict", "this machine is busy"), *((name, "pass", "") for name in others)]
+    ended = [[*each, "prefill", ""] for each in told]
     mark = Mark("1", "lab-05", 50)
-    grader._count(mark, _Ran(["c"], ended=ended, over=True))
+    grader._count(mark, LAB, _Ran(Copy({}, frozenset({"c"})), ended=ended, over=True))
     assert (mark.status, mark.why) == ("no verdict", [f"{first}: this machine is busy"])
     assert mark.score == 50 - grader.tests["lab-05"][first]["points"]
     assert mark.tests[first]["state"] == "no verdict"
 
 
 def test_a_process_that_is_ended_by_the_clock_has_no_verdict(grader):
-    from mini_kv.labkit.grading.grade import Mark, _Ran
-
     mark = Mark("1", "lab-05", 50)
-    grader._count(mark, _Ran(["c"], is_late=True, status=-9))
+    grader._count(mark, LAB, _Ran(Copy({}, frozenset({"c"})), is_late=True, status=-9))
     assert (mark.status, mark.why) == ("no verdict", ["its process had not ended after 640 s on the clock"])
 
 
@@ -242,7 +345,7 @@ def test_folders_zips_repositories_and_saved_pages_are_read_and_never_unpacked(t
     (place / "10.json").write_text(json.dumps(saved))
     repository(tmp_path, place / "11.git")
     (place / "12.url").write_text("file://11.git\n")
-    found = {handin.student: handin for handin in find_handins(place, ["lab-05"])}
+    found = {handin.student: handin for handin in find_handins(place, ["lab-05"], {"12": "11.git"})}
     assert {name: handin.code for name, handin in found.items()} == {
         "01": {"lab-05": b"01/lab-05.py"},
         "02": {"lab-05": b"02/labs/lab-05/starter.py"},
@@ -327,7 +430,7 @@ def test_git_is_stopped_when_it_says_too_much(tmp_path):
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     commit = run_git([*git, *author, "commit-tree", tree, "-m", "x"]).stdout.strip()
     run_git([*git, "update-ref", "HEAD", commit])
-    assert read_handin(bare, ["lab-05"]).fault == "bomb.git cannot be read: git printed: nothing; it was stopped"
+    assert read_handin(bare, ["lab-05"], {}).fault == "bomb.git cannot be read: git printed: nothing; it was stopped"
 
 
 def test_a_hand_in_that_breaks_its_reader_is_held_alone(tmp_path):
@@ -379,7 +482,14 @@ def test_a_file_for_a_lab_that_is_not_there_stops_nothing(tmp_path):
     for name in ("01/lab-05.py", "02/lab-99.py"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         (tmp_path / "in" / name).write_text("import os\n")
-    options: dict[str, Any] = {"labs": None, "jobs": 1, "seconds": 20, "isolation": "process", "accept": []}
+    options: dict[str, Any] = {
+        "labs": None,
+        "jobs": 1,
+        "seconds": 20,
+        "isolation": "process",
+        "accept": [],
+        "roster": None,
+    }
     told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), csv=None, **options)
     assert run(told) == 1
     marks = json.loads((tmp_path / "out" / "marks.json").read_text())["marks"]
@@ -402,7 +512,7 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
         "",
         [
             "01 lab-05 50/50 ran 01: lab-05.py",
-            "02 lab-05 0/50 no code ran held: line 1: imports os (and 2 more)",
+            "02 lab-05 0/50 no code ran held: 02: lab-05.py, line 1: imports os (and 2 more)",
             "03 lab-05 50/50 ran 03: lab-05.py",
             "3 hand-ins, 3 labs; 1 for you to review",
         ],
@@ -417,5 +527,6 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
 
 def test_misuse_is_told_in_a_line(tmp_path, capsys):
     options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
+    options["roster"] = None
     assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
     assert capsys.readouterr().err == f"mini-kv grade: {tmp_path / 'none'} is not a folder\n"
