@@ -52,10 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-keys",
         type=Path,
         metavar="FILE",
-        help="a file with one key per line; every request needs a key, and tenants share no blocks",
+        help="a file with one key per line. Whatever has texts needs a key (/health and /metrics are open to all), and "
+        "tenants share no blocks",
     )
     net.add_argument("--open", action="store_true", help="serve every client on a public address, without keys")
-    page = parser.add_argument_group("the page at /", "Off with several keys, because it shows all clients' texts.")
+    about = "It asks for the key if there is one. Off with several keys, because it shows all clients' texts."
+    page = parser.add_argument_group("the page at /", about)
     page.add_argument("--no-page", action="store_true", help="serve no page")
     page.add_argument(
         "--step-ms", type=int, default=0, metavar="MS", help="minimum time of a step, so that you can follow it"
@@ -121,7 +123,7 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
         if args.record is not None:
             save(live.recorded() or {}, args.record)
 
-    return Service(loop, name, metrics, tenants, LivePage(live, loop, head), on_end=keep)
+    return Service(loop, name, metrics, tenants, LivePage(live, loop, tenants, head), on_end=keep)
 
 
 def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngine, LiveStory | None]":
