@@ -213,6 +213,7 @@ def test_fields_that_ask_for_nothing_may_stand_there(shared):
         (b'{"prompt": "a", "top_p": NaN}', "the body is not JSON: NaN is no number of JSON"),
         (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", "the body is not JSON"),
         (b"[1]", "the body is [1], it must be a JSON object"),
+        (rb'{"prompt": "a", "\ud800": 1}', r"'\ud800' has '\ud800', which is half of a character"),
     ],
 )
 def test_garbage_gets_a_sentence(shared, body, message):
@@ -296,6 +297,17 @@ def test_who_leaves_in_mid_stream_gives_its_blocks_back(serve):
         endpoint.wait(lambda: endpoint.num_held > 0)
     endpoint.wait(lambda: endpoint.num_held == 0)
     assert endpoint.engine.stats.num_generation_tokens < 400
+
+
+def test_who_leaves_in_its_body_leaves_no_traceback(serve, capsys):
+    endpoint = serve()
+    for num_sent in (0, 5):
+        with socket.create_connection(("127.0.0.1", endpoint.port)) as client:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: 10\r\n\r\n" + b" " * num_sent)
+            endpoint.wait(lambda: endpoint.server.server_state.tasks)
+        endpoint.wait(lambda: not endpoint.server.server_state.tasks)
+    assert capsys.readouterr().err == ""
 
 
 def test_who_leaves_before_a_whole_answer_gives_its_blocks_back(serve):
