@@ -1,10 +1,12 @@
 """`mini-kv serve`, asked over a real socket: answers, streams, errors, limits, clients that leave."""
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -308,6 +310,28 @@ def test_who_leaves_in_its_body_leaves_no_traceback(serve, capsys):
             endpoint.wait(lambda: endpoint.server.server_state.tasks)
         endpoint.wait(lambda: not endpoint.server.server_state.tasks)
     assert capsys.readouterr().err == ""
+
+
+GOOD_REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(("before", "begun"), [(b"", b""), (b"", b"GET /hea"), (GOOD_REQUEST, b"GET /hea")])
+def test_who_does_not_finish_a_head_is_disconnected(shared, monkeypatch, before, begun):
+    """Silent, or a letter now and then; as the first request of a connection, or after another."""
+    monkeypatch.setattr("mini_kv.serve.server.HEAD_S", 0.2)
+    content, is_open, ends = b"", True, time.monotonic() + 4  # uvicorn itself closes what was silent for 5 s
+    with socket.create_connection(("127.0.0.1", shared.port)) as client, contextlib.suppress(ConnectionError):
+        client.sendall(before + begun)
+        client.settimeout(0.05)
+        while is_open and time.monotonic() < ends:
+            try:
+                piece = client.recv(1000)
+                content += piece
+                is_open = piece != b""
+            except TimeoutError:
+                client.sendall(begun[-1:])
+    assert time.monotonic() < ends
+    assert content.startswith(b"HTTP/1.1 200" if before else b"")
 
 
 def test_who_leaves_before_a_whole_answer_gives_its_blocks_back(serve):
