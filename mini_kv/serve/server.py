@@ -13,8 +13,12 @@ HEAD_S = 10.0
 """Seconds within which a request's head must arrive: its line and its headers. Then its connection is closed."""
 
 
-class HeadInTime(H11Protocol):
-    """Closes a connection whose client does not send a whole head. uvicorn alone would wait for it forever."""
+class Protocol(H11Protocol):
+    """uvicorn's protocol for clients that also may be silent or send no HTTP.
+
+    A connection is closed if a head does not arrive: uvicorn would wait forever. After bytes that are not HTTP, a
+    request under way gets no second answer: uvicorn would try, and write a traceback.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -30,6 +34,16 @@ class HeadInTime(H11Protocol):
             self._stop_waiting()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a head that is not HTTP. If the body of a request is not, give the request up without an answer."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state is h11.IDLE:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
@@ -53,7 +67,7 @@ class Server(uvicorn.Server):
                 make_app(service, hosts),
                 host=host,
                 port=port,
-                http=HeadInTime,
+                http=Protocol,
                 log_level="warning",
                 access_log=False,
                 limit_concurrency=1024,

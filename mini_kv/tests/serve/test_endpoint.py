@@ -312,6 +312,18 @@ def test_who_leaves_in_its_body_leaves_no_traceback(serve, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+def test_a_body_that_is_not_http_ends_its_request_without_a_traceback(serve, capsys, caplog, method):
+    endpoint = serve()
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as client:
+        head = method + b" /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n  \r\n-1\r\n")
+        assert b"HTTP/1.1 200" not in client.recv(1000)
+    endpoint.wait(lambda: not endpoint.server.server_state.tasks)
+    assert "Traceback" not in capsys.readouterr().err + caplog.text
+    assert endpoint.get("/health")[0] == 200
+
+
 GOOD_REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
