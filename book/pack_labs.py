@@ -17,7 +17,8 @@ from pathlib import Path
 
 _REPO = Path("/repo")
 _PYTHON_OF_THE_PAGE = tuple(f"{name}_page.py" for name in ("lab", "puzzle", "plan", "play", "finale", "session"))
-PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/strict_json.py", "mini_kv/tests/skips.py")
+_OF_ALL = ("__init__", "strict_json", "typed_numbers", "tests/skips")
+PARTS = ("conftest.py", "pyproject.toml", *(f"mini_kv/{name}.py" for name in _OF_ALL))
 PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
 _OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")
 _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")

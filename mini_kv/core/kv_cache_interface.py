@@ -211,9 +211,10 @@ class KVCacheGroupSpec:
     layer_names: tuple[str, ...]
     kv_cache_spec: KVCacheSpec
     is_eagle_group: bool = False
-    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token also depends on the next token. So a block is
-    right only if the block after it is found as well. A hit drops its last block, unless
-    `KVCacheConfig.num_hash_lookahead_tokens` is 1."""
+    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token also depends on the next token. So a hit drops
+    its last block: what came after it is not known. A block before it may still be wrong, if another text with the same
+    block went on differently. Then the drafter guesses worse, and the text is the same.
+    `KVCacheConfig.num_hash_lookahead_tokens` 1 avoids both."""
 
     def spec_of(self, layer_name: str) -> KVCacheSpec:
         """Return the shape of one of these layers."""

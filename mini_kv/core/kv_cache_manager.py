@@ -99,7 +99,8 @@ class KVCacheManager:
         """Tokens of each admitted request's hit: its first blocks, which other requests computed. A subclass with
         another admission may leave it empty."""
         self.quiet = QuietStretches()
-        hash_lookahead = kv_cache_config.num_hash_lookahead_tokens
+        self.num_hash_lookahead_tokens = hash_lookahead = kv_cache_config.num_hash_lookahead_tokens
+        """Tokens after each block that its hash covers. See `KVCacheConfig`."""
         self._block_hasher = parts.make_block_hasher(
             self.coordinator.hash_block_size,
             get_hash_function(hash_name),
@@ -348,7 +349,8 @@ class KVCacheManager:
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Enter the full blocks of the request's first `num_computed_tokens` tokens in the index.
 
-        For blocks that accepted drafts made full: `allocate_slots` could not enter these.
+        For blocks that `allocate_slots` could not enter: those that accepted drafts made full, and those whose hash
+        covers a token that was not known yet.
         """
         check_admitted(self.requests, request)
         self.coordinator.cache_blocks(request, min(num_computed_tokens, request.num_tokens))

@@ -281,11 +281,15 @@ class LLMEngine:
         return deltas
 
     def _propose(self) -> None:
-        """Propose tokens for the requests with all tokens but the last computed. The next step checks them."""
+        """Propose tokens for the requests with all tokens but the last computed. The next step checks them.
+
+        A request without an own token gets none: its next step ends its prompt, where its other samples begin.
+        """
         if self.proposer is None:
             return
         for request in self.scheduler.running:
-            if request.num_computed_tokens == request.num_tokens - 1:
+            has_own_token = self._samples[request.request_id].num_tokens > 0
+            if has_own_token and request.num_computed_tokens == request.num_tokens - 1:
                 drafts = self.proposer.propose(request.token_ids, request.max_slots - request.num_tokens)
                 self.scheduler.update_draft_token_ids(request.request_id, drafts)
 

@@ -40,9 +40,9 @@ from mini_kv.labkit.time_limit import (
     NoVerdictError,
     hard_limit,
     memory_limit,
-    seconds_of,
     time_limit,
 )
+from mini_kv.typed_numbers import number_above_zero
 
 STOPS_OTHERS = (State.FAIL, State.WAIT, State.NO_VERDICT)
 """The states of a test in which those that build on it wait."""
@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--lab-seconds",
         metavar="N",
-        type=seconds_of,
+        type=number_above_zero(10**9),
         default=TIME_LIMIT_S,
         help=f"seconds that a lab's test may compute (default {TIME_LIMIT_S}); it has {PATIENCE_S} s on the clock",
     )

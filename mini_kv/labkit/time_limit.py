@@ -5,9 +5,7 @@ anything to compute for a minute. A clock on the wall alone gives no verdict, be
 """
 
 import _thread
-import argparse
 import faulthandler
-import math
 import os
 import signal
 import sys
@@ -39,17 +37,6 @@ MEMORY_MB = 1536
 """MiB that a test may allocate beyond those in use. The labs without PyTorch need a hundredth of it."""
 
 REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
-
-
-def seconds_of(text: str) -> float:
-    """Return the seconds in the text. Raises `ArgumentTypeError` unless they are above 0 and finite."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"the seconds must be a number above 0, such as 30, not {text[:20]}")
-    return seconds
 
 
 class TookTooLongError(BaseException):

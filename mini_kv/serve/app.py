@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -285,6 +285,7 @@ def make_app(service: Service, hosts: Iterable[str] | None = LOOPBACK) -> ASGIAp
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         RequestError: _refused,
         HTTPException: _no_such_address,
+        ClientDisconnect: _left,
         Exception: _broken,
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=service.life)
@@ -301,6 +302,11 @@ async def _no_such_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     told = RequestError(f"{request.method} {request.url.path}: {error.detail}", status=error.status_code)
     return JSONResponse(told.body, error.status_code, error.headers)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """Return an answer that is not read: its client has left while it sent its body."""
+    return Response(status_code=499)
 
 
 async def _broken(request: Request, error: Exception) -> Response:

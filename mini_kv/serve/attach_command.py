@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.generation_screen import Screen, printable
+from mini_kv.typed_numbers import number_above_zero
 
 if TYPE_CHECKING:
     from mini_kv.serve.attach import Subscriber
@@ -36,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the requests that were seen, for `mini-kv curve` and `explain`",
     )
-    parser.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds (default: at Ctrl-C)")
+    parser.add_argument(
+        "--seconds",
+        type=number_above_zero(1_000_000),
+        metavar="S",
+        help="stop after S seconds (default: at Ctrl-C)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 The engine's thread records events. While a page is open, it turns the last steps into a story, a few times per second,
 and every page gets the newest story. A slow page misses stories but no state, because each story is complete. The page
-shows the texts of all clients.
+shows the texts of all clients. If the server has a key, the page's files are public, and the texts need the key.
 """
 
 import asyncio
@@ -21,15 +21,16 @@ from starlette.types import Send
 from mini_kv.serve.engine_loop import EngineLoop
 from mini_kv.serve.live_story import Json, LiveStory
 from mini_kv.serve.streams import EventStream, as_event, send_piece
+from mini_kv.serve.tenants import Tenants
 from mini_kv.viz.figure import script
 
 
 class LivePage:
     """The page, and the stream of its updates."""
 
-    def __init__(self, live: LiveStory, loop: EngineLoop, head: Mapping[str, Any]) -> None:
-        """Set the story, its loop, and the server's data for the page's head."""
-        self.live, self._loop, self._head = live, loop, dict(head)
+    def __init__(self, live: LiveStory, loop: EngineLoop, tenants: Tenants, head: Mapping[str, Any]) -> None:
+        """Set the story, its loop, who may see it, and the server's data for the page's head."""
+        self.live, self._loop, self._tenants, self._head = live, loop, tenants, dict(head)
         self._telling: bytes = b""
         self._news: set[asyncio.Event] = set()
         self._is_closed = False
@@ -78,6 +79,7 @@ class LivePage:
 
     async def _recorded(self, request: Request) -> Response:
         """Send the recorded story, or the last steps if no story is recorded."""
+        self._tenants.key_of(request.headers.get("authorization"))
         told: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
 
         def ask() -> None:
@@ -89,6 +91,7 @@ class LivePage:
         return JSONResponse(await asyncio.shield(told), headers=headers)
 
     async def _events(self, request: Request) -> Response:
+        self._tenants.key_of(request.headers.get("authorization"))
         return _Tellings(self)
 
     async def listen(self, send: Send) -> None:

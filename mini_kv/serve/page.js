@@ -2,12 +2,12 @@
 
 const find = (selector) => document.querySelector(selector);
 const head = JSON.parse(find("#head").textContent);
-const figure = find("kv-story"), form = find("form"), answer = find("output"), hold = find("#hold");
+const figure = find("kv-story"), form = find("#ask"), unlock = find("#unlock"), answer = find("output"), hold = find("#hold");
 let latest = null; // what the server has told, as JSON
 let isSoon = false;
+let key = ""; // what the reader typed, where the server has a key
 
 find("#model").textContent = head.model;
-find("#key").hidden = !head.key;
 form.max_tokens.max = head.longest - 1;
 
 /** An element with a class and children; texts stay texts, whatever stands in them. */
@@ -73,28 +73,66 @@ function showSoon() {
   });
 }
 
-function listen() {
-  const events = new EventSource("/events"); // a browser connects again by itself
-  events.onmessage = ({ data }) => {
-    latest = data;
-    find("#state").textContent = "live";
-    showSoon();
-  };
-  events.onerror = () => (find("#state").textContent = "the server does not answer");
-}
-
-// -- What the reader asks --
-
-/** The events of a stream, each as its JSON. */
-async function* eventsOf(response) {
+/** The data of a stream's events. Lines without data are comments, which keep the connection open. */
+async function* dataOf(response) {
+  const start = "data: ";
   let text = "";
   for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
     text += piece;
     const whole = text.split("\n\n");
     text = whole.pop();
-    for (const event of whole) if (event !== "data: [DONE]") yield JSON.parse(event.slice("data: ".length));
+    for (const event of whole) if (event.startsWith(start)) yield event.slice(start.length);
   }
 }
+
+const withKey = () => (head.key ? { Authorization: `Bearer ${key}` } : {});
+
+/** Show what the server tells until its stream ends; false: it refuses the key. An EventSource could not send a key. */
+async function follow() {
+  const response = await fetch("/events", { headers: withKey() });
+  if (response.status === 401) return false;
+  find("#state").textContent = "live";
+  for await (const data of dataOf(response)) {
+    latest = data;
+    showSoon();
+  }
+  return true;
+}
+
+/** Follow the server, and connect again if the connection ends. */
+async function listen() {
+  lock(false, "");
+  const lost = () => true;
+  while (await follow().catch(lost)) {
+    find("#state").textContent = "the server does not answer";
+    await new Promise((done) => setTimeout(done, 2000));
+  }
+  lock(true, "This is not a key of this server.");
+}
+
+/** Show the page, or in its place the question for the key. */
+function lock(isLocked, why) {
+  unlock.hidden = !isLocked;
+  find("main").hidden = isLocked;
+  unlock.querySelector("[role=status]").textContent = why;
+}
+
+unlock.addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = unlock.key.value;
+  listen();
+});
+
+find("#story").addEventListener("click", async (event) => {
+  event.preventDefault(); // a link could not send the key
+  const response = await fetch("/story.json", { headers: withKey() });
+  const link = make("a");
+  link.href = URL.createObjectURL(await response.blob());
+  link.download = "story.json";
+  link.click();
+});
+
+// -- What the reader asks --
 
 let numAsked = 0;
 
@@ -108,11 +146,13 @@ async function ask() {
     stream: true,
     stream_options: { include_usage: true },
   };
-  const headers = { "Content-Type": "application/json", ...(head.key && { Authorization: `Bearer ${form.key.value}` }) };
+  const headers = { "Content-Type": "application/json", ...withKey() };
   const response = await fetch("/v1/completions", { method: "POST", headers, body: JSON.stringify(body) });
   if (!response.ok) throw new Error((await response.json()).error.message);
   answer.textContent = "";
-  for await (const event of eventsOf(response)) {
+  for await (const data of dataOf(response)) {
+    if (data === "[DONE]") continue;
+    const event = JSON.parse(data);
     if (event.error) throw new Error(event.error.message);
     if (event.choices.length) write(event.choices[0].text);
     else if (event.usage.prompt_tokens_details) {
@@ -131,4 +171,5 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
-listen();
+if (head.key) lock(true, "");
+else listen();

@@ -2,7 +2,7 @@
 
 Names and limits are OpenAI's, with vLLM's additions (`top_k`, `min_p`, `ignore_eos`, `cache_salt`). An unsupported
 field is accepted if its value is neutral. An unknown field is refused, because it may be misspelt. The answer
-would then ignore the client's intention.
+would then ignore the client's intention. Only labels of the client are accepted without an effect.
 """
 
 import json
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any
 
+from mini_kv import strict_json
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.prompt_tokens import Prompt
 from mini_kv.engine.sampling import SamplingParams
@@ -27,10 +28,16 @@ NOT_HERE: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "length_penalty": (None, 1),
     "logit_bias": (None, {}),
+    "parallel_tool_calls": (None, False, True),
     "presence_penalty": (None, 0),
     "prompt_logprobs": (None,),
     "repetition_penalty": (None, 1),
+    "request_id": (None,),
     "response_format": (None, {"type": "text"}),
+    "service_tier": (None, "auto", "default"),
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, False, True),
+    "store": (None, False),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),
     "tools": (None, []),
@@ -38,19 +45,8 @@ NOT_HERE: dict[str, tuple[Any, ...]] = {
 }
 """Unsupported fields, each with its neutral values."""
 
-IGNORED = {
-    *(
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "request_id",
-        "safety_identifier",
-        "service_tier",
-        "store",
-    ),
-    *("skip_special_tokens", "spaces_between_special_tokens", "user"),
-}
-"""Accepted fields that do not change an answer."""
+LABELS = {"metadata", "prompt_cache_key", "safety_identifier", "user"}
+"""Accepted fields that name the client or its conversation. They ask for nothing that an answer could have."""
 
 
 class RequestError(Exception):
@@ -154,14 +150,14 @@ class Fields:
             raise RequestError(f"{name} is {shown(value)}, it must be a list of up to {most} {kind.__name__}", name)
         return found
 
-    def check_rest(self) -> None:
+    def check_rest(self, within: str = "") -> None:
         """Raise `RequestError` for an unknown field, and for an unsupported one with a value that is not neutral."""
         for name, value in self._left.items():
-            if name in IGNORED or (name in NOT_HERE and value in NOT_HERE[name]):
+            if name in LABELS or (name in NOT_HERE and value in NOT_HERE[name]):
                 continue
             if name in NOT_HERE:
                 raise RequestError(f"{name} is {shown(value)}, but this engine does not support {name}: omit it", name)
-            raise RequestError(f"there is no field {shown(name)}", name, code="unknown_parameter")
+            raise RequestError(f"there is no field {shown(within + name)}", within + name, code="unknown_parameter")
 
 
 def _as_float(value: float) -> float:
@@ -172,17 +168,22 @@ def _as_float(value: float) -> float:
 
 
 def read_json(body: bytes) -> Fields:
-    """Return the fields of a body. Raises `RequestError` if it is not a JSON object."""
+    """Return the fields of a body. Raises `RequestError` if it is not a JSON object, or if a text in it is not Unicode.
 
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
-
+    JSON can write one half of a character that takes two (a lone surrogate). No answer could repeat it.
+    """
     try:
-        data = json.loads(body, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
+        data = strict_json.loads(body.decode())
+    except ValueError as error:
         raise RequestError(f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise RequestError(f"the body is {shown(data)}, it must be a JSON object")
+    for name, value in data.items():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            raise RequestError(f"{name!a} has {half}, which is half of a character", ascii(name)[1:-1]) from None
     return Fields(data)
 
 
@@ -200,6 +201,8 @@ def read_chat(fields: Fields) -> Ask:
     if not messages:
         raise RequestError("messages is empty, it must have at least one message", "messages")
     older, newer = fields.whole("max_tokens", 1), fields.whole("max_completion_tokens", 1)
+    if None not in (older, newer) and older != newer:
+        raise RequestError(f"max_tokens is {older}, but max_completion_tokens is {newer}: give one", "max_tokens")
     wanted, num_top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, MOST_LOGPROBS)
     if num_top is not None and not wanted:
         raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
@@ -233,6 +236,7 @@ def _ask(
     stream, options = fields.flag("stream"), fields.take("stream_options")
     if options is not None and not (isinstance(options, dict) and stream):
         raise RequestError("stream_options must be an object, and stream must be true", "stream_options")
+    options = Fields(options or {})
     ask = Ask(
         model=fields.text("model", 1000),
         prompts=prompts,
@@ -241,9 +245,10 @@ def _ask(
         max_tokens=max_tokens,
         n=fields.whole("n", 1, MOST_CHOICES) or 1,
         stream=stream,
-        include_usage=Fields(options or {}).flag("include_usage"),
+        include_usage=options.flag("include_usage"),
         cache_salt=fields.text("cache_salt", LONGEST_SALT),
     )
+    options.check_rest("stream_options.")
     fields.check_rest()
     return ask
 
@@ -265,10 +270,15 @@ def _message(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
         raise RequestError(f"{name} has no role", f"{name}.role")
     if isinstance(content, Sequence) and not isinstance(content, str):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        if not all(isinstance(part, dict) and _is_text(part) for part in content):
             raise RequestError(f"{name} has a part that is not text", f"{name}.content")
         content = "\n".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise RequestError(f"the content of {name} is {shown(content)}, it must be text", f"{name}.content")
     asked = {key: value for key, value in message.items() if key != "tool_calls" or value}
     return {**asked, "content": content}
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    """Return whether a part of a message has a text and nothing else, such as an image."""
+    return isinstance(part.get("text"), str) and part.get("type", "text") == "text" and part.keys() <= {"type", "text"}

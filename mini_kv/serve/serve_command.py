@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_kv.core.errors import ConfigError, KVCacheError
+from mini_kv.typed_numbers import whole_number
 
 if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine
@@ -30,35 +31,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num-blocks",
-        type=int,
+        type=whole_number(1, 10_000_000),
         metavar="N",
         help=f"size of the pool (default: {SMALL_POOL}; with --model: enough for one full text)",
     )
     parser.add_argument(
-        "--block-size", type=int, metavar="N", help=f"tokens per block (default: {SMALL_BLOCK}; with --model: {BLOCK})"
+        "--block-size",
+        type=whole_number(1, 100_000),
+        metavar="N",
+        help=f"tokens per block (default: {SMALL_BLOCK}; with --model: {BLOCK})",
     )
     parser.add_argument(
         "--max-num-seqs",
-        type=int,
+        type=whole_number(1, 100_000),
         default=128,
         metavar="N",
         help="texts that run at once (default: 128)",
     )
-    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="texts that may wait (default: 256)")
+    parser.add_argument(
+        "--max-waiting",
+        type=whole_number(0, 1_000_000),
+        default=256,
+        metavar="N",
+        help="texts that may wait (default: 256)",
+    )
     net = parser.add_argument_group("access")
     net.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1, this machine)")
-    net.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000; 0: any free port)")
+    net.add_argument(
+        "--port",
+        type=whole_number(0, 65_535),
+        default=8000,
+        help="the port to listen on (default: 8000; 0: any free port)",
+    )
     net.add_argument(
         "--api-keys",
         type=Path,
         metavar="FILE",
-        help="a file with one key per line; every request needs a key, and tenants share no blocks",
+        help="a file with one key per line. Whatever has texts needs a key (/health and /metrics are open to all), and "
+        "tenants share no blocks",
     )
     net.add_argument("--open", action="store_true", help="serve every client on a public address, without keys")
-    page = parser.add_argument_group("the page at /", "Off with several keys, because it shows all clients' texts.")
+    about = "It asks for the key if there is one. Off with several keys, because it shows all clients' texts."
+    page = parser.add_argument_group("the page at /", about)
     page.add_argument("--no-page", action="store_true", help="serve no page")
     page.add_argument(
-        "--step-ms", type=int, default=0, metavar="MS", help="minimum time of a step, so that you can follow it"
+        "--step-ms",
+        type=whole_number(0, 60_000),
+        default=0,
+        metavar="MS",
+        help="minimum time of a step, so that you can follow it",
     )
     page.add_argument("--record", type=Path, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
 
@@ -121,7 +142,7 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
         if args.record is not None:
             save(live.recorded() or {}, args.record)
 
-    return Service(loop, name, metrics, tenants, LivePage(live, loop, head), on_end=keep)
+    return Service(loop, name, metrics, tenants, LivePage(live, loop, tenants, head), on_end=keep)
 
 
 def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngine, LiveStory | None]":

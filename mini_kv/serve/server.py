@@ -1,11 +1,59 @@
-"""A uvicorn server that lets the service finish its requests before it ends."""
+"""A uvicorn server that lets the service finish its requests before it ends, and waits for no silent client."""
 
 import asyncio
 import socket
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mini_kv.serve.app import LOOPBACK, Service, make_app
+
+HEAD_S = 10.0
+"""Seconds within which a request's head must arrive: its line and its headers. Then its connection is closed."""
+
+
+class Protocol(H11Protocol):
+    """uvicorn's protocol for clients that also may be silent or send no HTTP.
+
+    A connection is closed if a head does not arrive: uvicorn would wait forever. After bytes that are not HTTP, a
+    request under way gets no second answer: uvicorn would try, and write a traceback.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(HEAD_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Stop waiting if the head is complete. Start if another head has begun: more pieces of it gain no time."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a head that is not HTTP. If the body of a request is not, give the request up without an answer."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state is h11.IDLE:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class Server(uvicorn.Server):
@@ -19,6 +67,7 @@ class Server(uvicorn.Server):
                 make_app(service, hosts),
                 host=host,
                 port=port,
+                http=Protocol,
                 log_level="warning",
                 access_log=False,
                 limit_concurrency=1024,

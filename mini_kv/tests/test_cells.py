@@ -79,7 +79,6 @@ def test_curves_of_several_block_sizes(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--jobs", "0"), "--jobs is 0, it must be at least 1"),
         (("--block-sizes", "100"), "a trace of hashes has blocks of 512 tokens: 100 is no multiple"),
         (("--num-blocks", "60"), "--num-blocks needs one curve, but --block-sizes makes several"),
         (

@@ -57,7 +57,7 @@ def test_the_command_writes_what_the_others_read(tmp_path: Path, capsys: pytest.
     )
     assert main(["explain", str(tmp_path / "chat.jsonl")]) == 0
     assert "began an earlier prompt" in capsys.readouterr().out
-    assert main(["trace", "make", "chat", "--num-requests", "0"]) == 2
-    assert capsys.readouterr().err == "mini-kv trace: --num-requests is 0, it must be at least 1\n"
+    with pytest.raises(ConfigError, match="num_requests is 0, it must be at least 1"):
+        generate("chat", 0)
     with pytest.raises(ConfigError, match="there is no traffic of the kind 'chats'; there are chat, system-prompts"):
         generate("chats", 1)

@@ -7,6 +7,7 @@ import pytest
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
 from mini_kv.core.invariants import check_invariants
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig, longest_request
 from mini_kv.core.sched.output import SchedulerOutput
@@ -366,3 +367,15 @@ def test_the_longest_request_that_can_run_is_let_in_and_a_longer_one_is_not(limi
             engine.add("B", range(2), max_tokens=longest)
     while engine.scheduler.has_unfinished_requests:
         engine.step()
+
+
+@pytest.mark.parametrize("hash_lookahead", [0, 1])
+def test_a_request_that_ends_at_a_blocks_end_leaves_that_block(hash_lookahead: int) -> None:
+    """The hash that covers the next token is known when the answer's only token is, which is the request's end."""
+    group = KVCacheGroupSpec(("layer",), FullAttentionSpec(4))
+    kv = KVCacheManager(KVCacheConfig(20, (group,), num_hash_lookahead_tokens=hash_lookahead))
+    scheduler = Scheduler(kv, SchedulerConfig(max_num_batched_tokens=64))
+    scheduler.add_request(kv.new_request("turn 1", range(8)), max_tokens=1)
+    scheduler.update_from_output(scheduler.schedule(), {"turn 1": [7]})
+    _, num_hit_tokens = kv.get_computed_blocks(kv.new_request("turn 2", [*range(8), 7, 1, 2, 3]))
+    assert (scheduler.requests, num_hit_tokens) == ({}, 8)

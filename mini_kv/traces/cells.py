@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.typed_numbers import whole_number
 
 Shared = TypeVar("Shared")
 Cell = TypeVar("Cell")
@@ -23,7 +24,10 @@ Result = TypeVar("Result")
 def add_cell_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the place of the run: `jobs` and `dask` of `run_cells`."""
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes to share the work (default: one per core with the extra sweep)"
+        "--jobs",
+        type=whole_number(1, 1000),
+        metavar="N",
+        help="processes to share the work (default: one per core with the extra sweep)",
     )
     parser.add_argument(
         "--dask",
@@ -52,10 +56,8 @@ def run_cells(
         on_progress: called after each cell of a serial run with the number of cells done. Other runs draw a bar of
             their own on standard error, if that is a terminal.
 
-    Raises `ConfigError` if `jobs` is below 1, if the extra is missing, or if the address does not answer.
+    Raises `ConfigError` if the extra is missing, or if the address does not answer.
     """
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
     if dask is None and (jobs == 1 or len(cells) == 1 or (jobs is None and not _has_extra())):
         return _run_here(function, shared, cells, on_progress)
     if not _has_extra():

@@ -33,7 +33,7 @@ def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
     if kind not in KINDS:
         raise ConfigError(f"there is no traffic of the kind {kind!r}; there are {', '.join(KINDS)}")
     if num_requests < 1:
-        raise ConfigError(f"--num-requests is {num_requests}, it must be at least 1")
+        raise ConfigError(f"num_requests is {num_requests}, it must be at least 1")
     return list(islice(KINDS[kind](random.Random(f"{kind} {seed}")), num_requests))
 
 

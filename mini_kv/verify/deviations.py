@@ -102,8 +102,9 @@ DEVIATIONS = (
         "where another group has smaller blocks, gives the block in which a prompt ends a second key, for its part",
         "publishes full blocks only, up to the last boundary of all groups",
         "only a hit that ends within a block could use the key"),
-    Deviation("lookup-alone", "HybridKVCacheCoordinator.find_longest_cache_hit", "looks groups of one spec up together",
-        "looks each up by itself", "the answer is the same, the loop is shorter"),
+    Deviation("lookup-alone", "HybridKVCacheCoordinator.find_longest_cache_hit", "looks groups of one spec up together;"
+        " if one of them is a drafter's, all of them drop their last block", "looks each up by itself",
+        "the loop is shorter; a hit beside a drafter's group may be longer, else the answer is the same"),
     Deviation("chunks-checked", "ChunkedLocalAttentionManager.find_longest_cache_hit",
         "takes all before the last chunk for granted, even if a block that two chunks share is missing; one block size",
         "checks the chunk in which the hit ends; any sizes", "else the next token reads an unchecked block"),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mini_kv.typed_numbers import number_above_zero
 from mini_kv.verify.compare import TOPICS, Outcome, Recorded, Verdict, play, recorded_scenarios, topic_of
 from mini_kv.verify.program import TIMEOUT_S, Piped, ProgramError
 from mini_kv.verify.report import difference, place, report
@@ -25,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenario", metavar="NAME", help="play this one, and print every line to and from the program"
     )
     parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"seconds per reply (default: {TIMEOUT_S:g})"
+        "--timeout",
+        type=number_above_zero(1_000_000),
+        default=TIMEOUT_S,
+        metavar="S",
+        help=f"seconds per reply (default: {TIMEOUT_S:g})",
     )
     parser.add_argument("--list", action="store_true", help="print the scenarios, and play none")
     parser.add_argument("--json", action="store_true", help="print the outcome of each scenario as a line of JSON")

@@ -76,6 +76,8 @@ class Scheduler:
             kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
         )
         """Whether a prompt's steps have to end where a state can be shared."""
+        self._is_hashed_late = kv_cache_manager.num_hash_lookahead_tokens > 0
+        """Whether a full block gets its hash only with the next token."""
 
     # Requests come and go.
 
@@ -449,8 +451,8 @@ class Scheduler:
             if request.num_tokens > request.max_slots:
                 status = RequestStatus.FINISHED_LENGTH_CAPPED
                 break
-        if has_drafts:  # blocks that they completed could not be published before they were accepted
-            request.num_computed_tokens -= len(sampled) - len(new_token_ids)
+        request.num_computed_tokens -= len(sampled) - len(new_token_ids)
+        if has_drafts or self._is_hashed_late:  # a block that they completed could not be published before
             self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
         if status is None:
             return EngineCoreOutput(request.request_id, new_token_ids)

@@ -15,6 +15,7 @@ from mini_kv.labkit.inside_vllm.vllm_source import GET_IT, PATCHED
 from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout, shown
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.labkit.own_engine.found import find_parts
+from mini_kv.typed_numbers import whole_number
 from mini_kv.viz.figure import page
 
 
@@ -26,10 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="starter",
         help="the parts: the word starter, the word solution, or a folder with lab-NN.py (default: starter)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the requests (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole_number(0, 10**9), default=0, metavar="N", help="of the requests (default: 0)"
+    )
     parser.add_argument(
         "--hours",
-        type=_at_least_one,
+        type=whole_number(1, 1_000_000),
         default=NUM_HOURS,
         metavar="N",
         help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
@@ -46,12 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="play nothing: write a patch for `git am` that puts your queue, index and lookup into vLLM's source",
     )
     parser.add_argument("--vllm", metavar="FOLDER", help=f"for --as-patch: a checkout of vLLM at v{PATCHED}")
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"the hours must be a number from 1 on, such as 60, not {text[:20]}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from mini_kv.labkit.grading.gradebook import as_csv, save
 from mini_kv.labkit.grading.handins import find_handins, read_roster
 from mini_kv.labkit.grading.isolation import KINDS, find_walls
 from mini_kv.labkit.lab import all_labs, find_checkout, find_lab
+from mini_kv.typed_numbers import whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +19,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("submissions", metavar="SUBMISSIONS", help="a folder with one entry per student")
     parser.add_argument("--labs", nargs="+", metavar="LAB", help="such as 05 06 (default: all that were handed in)")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", default=os.cpu_count() or 1, help="number of processes at a time"
+        "--jobs",
+        type=whole_number(1, 1000),
+        metavar="N",
+        default=os.cpu_count() or 1,
+        help="number of processes at a time",
     )
     parser.add_argument(
         "--roster", metavar="FILE", help="CSV with a student and the path of a repository per line, for .url files"
     )
     parser.add_argument("--csv", metavar="FILE", help="also write a CSV with a row per student and lab")
     parser.add_argument("--out", metavar="DIR", default="graded", help="folder for the marks (default: graded)")
-    parser.add_argument("--seconds", type=int, metavar="N", default=120, help="CPU seconds per lab (default: 120)")
+    parser.add_argument(
+        "--seconds",
+        type=whole_number(1, 1_000_000),
+        metavar="N",
+        default=120,
+        help="CPU seconds per lab (default: 120)",
+    )
     parser.add_argument(
         "--isolation", choices=("auto", *KINDS), default="auto", help="default: the best that works here"
     )
@@ -74,8 +85,6 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("Windows cannot limit a process: grade in WSL or in a container")
     if not Path(args.submissions).is_dir():
         raise ValueError(f"{args.submissions} is not a folder")
-    if args.jobs < 1 or args.seconds < 1:
-        raise ValueError("--jobs and --seconds must be at least 1")
 
 
 def _tell(mark: Mark) -> None:

@@ -14,6 +14,7 @@ from mini_kv.labkit.lab import all_labs, find_checkout, find_lab, shown
 from mini_kv.labkit.questions.made import Five, Learner, five_questions
 from mini_kv.labkit.questions.question import LABS, Question, is_answer
 from mini_kv.labkit.questions.sheet import MARKS, sheet
+from mini_kv.typed_numbers import whole_number
 
 MAX_NUMBER = 999_999
 WIDTH = 96
@@ -29,18 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lab", metavar="LAB", help="questions of this lab only, such as 05")
     parser.add_argument(
-        "--seed", metavar="N", type=_number, default=0, help="another number gives other questions (default: 0)"
+        "--seed",
+        metavar="N",
+        type=whole_number(0, MAX_NUMBER),
+        default=0,
+        help="another number gives other questions (default: 0)",
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--answers", action="store_true", help="print all questions with their answers")
     instead.add_argument("--sheet", metavar="FILE", help="write a page to print, for an oral exam")
-
-
-def _number(text: str) -> int:
-    """Return the number. Raises `ArgumentTypeError` if it is none from 0 to `MAX_NUMBER`."""
-    if not text.isdecimal() or int(text[:9]) > MAX_NUMBER or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0 to {MAX_NUMBER}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,14 +16,21 @@ from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import read_state
 from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.scoreboard import ENDED
-from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
+from mini_kv.labkit.time_limit import TIME_LIMIT_S
+from mini_kv.typed_numbers import number_above_zero
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the lab, and the options of the output."""
     add_lab_argument(parser)
     parser.add_argument("--all", action="store_true", help="print every failure and the whole scoreboard")
-    parser.add_argument("--lab-seconds", metavar="N", type=seconds_of, default=TIME_LIMIT_S, help="for a slow machine")
+    parser.add_argument(
+        "--lab-seconds",
+        metavar="N",
+        type=number_above_zero(10**9),
+        default=TIME_LIMIT_S,
+        help="for a slow machine",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

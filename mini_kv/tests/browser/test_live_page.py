@@ -21,11 +21,12 @@ def live(open_page):
     """A function that starts a server and opens its page."""
     made, pages = [], []
 
-    def opened(step_ms=40, **options):
-        made.append(Endpoint(step_ms=step_ms))
+    def opened(step_ms=40, key=None, **options):
+        made.append(Endpoint(step_ms=step_ms, keys=() if key is None else [key]))
         shown = open_page(f"http://127.0.0.1:{made[-1].port}/", **options)
         pages.append(shown)
-        shown.get_by_text("live", exact=True).wait_for()
+        if key is None:
+            shown.get_by_text("live", exact=True).wait_for()
         return shown
 
     yield opened
@@ -63,18 +64,24 @@ def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
     assert axe(shown) == []
 
 
-OWN_SOURCE = """globalThis.EventSource = class extends EventSource {
-  constructor(address) {
-    super(address);
-    globalThis.source = this;
-    this.addEventListener("message", ({ data }) => { globalThis.lastMessage = data; });
-  }
+WATCHED_EVENTS = """const ask = fetch;
+globalThis.fetch = async (address, options) => {
+  const response = await ask(address, options);
+  if (address !== "/events") return response;
+  const watch = new TransformStream({
+    start(pipe) { globalThis.pipe = pipe; },
+    transform(piece, pipe) {
+      globalThis.lastMessage = new TextDecoder().decode(piece);
+      pipe.enqueue(piece);
+    },
+  });
+  return new Response(response.body.pipeThrough(watch), response);
 }"""
 TWENTY_AT_ONCE = """async () => {
   let numDrawn = 0;
   new MutationObserver(() => { numDrawn += 1; }).observe(document.querySelector("#requests"), { childList: true });
   for (let number = 1; number <= 20; number += 1) {
-    source.onmessage({ data: lastMessage.replace('"length"', `"number ${number}"`) });
+    pipe.enqueue(new TextEncoder().encode(lastMessage.replace('"length"', `"number ${number}"`)));
     await Promise.resolve();
   }
   await new Promise((done) => setTimeout(done, 500));
@@ -83,7 +90,7 @@ TWENTY_AT_ONCE = """async () => {
 
 
 def test_a_slow_browser_draws_the_last_of_the_steps_that_wait(live):
-    shown = live(init_script=OWN_SOURCE)
+    shown = live(init_script=WATCHED_EVENTS)
     send(shown, PROMPT, 2)
     shown.locator("#requests li", has_text="A, 0 of 26 tokens found, length").wait_for()
     assert shown.evaluate(TWENTY_AT_ONCE) == [1, "A, 0 of 26 tokens found, number 20"]
@@ -111,6 +118,30 @@ def test_an_error_is_a_sentence_and_a_text_stays_a_text(live):
     shown.route("**/v1/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
     send(shown, "a", 1)
     shown.locator("form output", has_text="the engine's step failed: RuntimeError: a kernel").wait_for()
+
+
+OWN_REFUSAL = """const ask = fetch;
+globalThis.fetch = (address, options) =>
+  options.headers.Authorization === "Bearer not-the-key" ? new Response("", { status: 401 }) : ask(address, options);
+"""
+"""The server's refusal without the line that a browser writes on its console for it."""
+
+
+def test_with_a_key_the_page_asks_for_it_and_sends_it_with_every_request(live, axe):
+    shown = live(key="the-key-of-ann", init_script=OWN_REFUSAL)
+    assert not shown.locator("main").is_visible()
+    assert axe(shown) == []
+    shown.get_by_label("Key").fill("not-the-key")
+    shown.get_by_role("button", name="Show the page").click()
+    shown.get_by_text("This is not a key of this server.").wait_for()
+    shown.get_by_label("Key").fill("the-key-of-ann")
+    shown.get_by_role("button", name="Show the page").click()
+    shown.get_by_text("live", exact=True).wait_for()
+    send(shown, PROMPT, 2)
+    shown.locator("#requests li", has_text="A, 0 of 26 tokens found, length").wait_for()
+    with shown.expect_download() as download:
+        shown.get_by_role("link", name="Download the story").click()
+    assert json.loads(download.value.path().read_text(encoding="utf-8"))["steps"]
 
 
 def test_the_story_is_kept_and_plays_in_a_page_of_its_own(live, open_page, tmp_path):

@@ -287,3 +287,14 @@ def test_drafts_share_the_budget_of_a_step():
     params = SamplingParams(max_tokens=9, temperature=0)
     assert texts(llm, [[*range(10)], [*range(10), 0]], params) == [[*range(9)], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
     assert llm.stats.num_accepted_tokens == llm.stats.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("budget", [4, 8, 16])
+@pytest.mark.parametrize("n", [1, 3])
+def test_nothing_is_proposed_before_the_first_own_token(n, budget):
+    """A chunk ends one token before the prompt's end. The next step computes one token, and the samples begin there."""
+    limits = SchedulerConfig(max_num_batched_tokens=budget)
+    llm = LLMEngine(Counts(), config=EngineConfig(4, 40, scheduler=limits, speculative_config=EAGER))
+    params = SamplingParams(max_tokens=6, temperature=0)
+    assert texts(llm, [[*range(10), *range(7)]], params, n=n) == [[7, 8, 9, 0, 1, 2]] * n
+    assert llm.stats.num_accepted_tokens == llm.stats.num_draft_tokens > 0

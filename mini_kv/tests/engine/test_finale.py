@@ -459,7 +459,7 @@ def test_a_folder_that_is_not_there_is_refused(capsys):
 def test_hours_that_are_no_number_are_refused(text, capsys):
     with pytest.raises(SystemExit):
         main(["finale", "--hours", text])
-    assert f"the hours must be a number from 1 on, such as 60, not {text}" in capsys.readouterr().err
+    assert f"argument --hours: '{text}' is not a whole number from 1 to 1,000,000" in capsys.readouterr().err
 
 
 def test_a_film_that_cannot_be_written_is_refused_before_the_first_act(capsys, tmp_path):

@@ -131,7 +131,7 @@ def test_a_file_that_ends_python_is_no_result(lab: Lab) -> None:
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "many"])
 def test_no_time_at_all_is_no_limit(lab: Lab, capfd: pytest.CaptureFixture[str], seconds: str) -> None:
     """A line that says what would do, by the command and by pytest."""
-    said = f"the seconds must be a number above 0, such as 30, not {seconds}"
+    said = f"'{seconds}' is not a number above 0, and at most 1,000,000,000"
     assert mini_kv("run", "05", f"--lab-seconds={seconds}")[0] == 2
     assert said in capfd.readouterr().err
     command = [sys.executable, "-m", "pytest", "labs/lab-05", f"--lab-seconds={seconds}"]

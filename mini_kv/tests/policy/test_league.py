@@ -88,7 +88,6 @@ def test_json_holds_every_report(capsys: pytest.CaptureFixture[str]) -> None:
         ((SMALL, "--policy", "lur"), "mini-kv league: there is no policy 'lur'; did you mean lru?"),
         ((SMALL, "--num-blocks", "1"), "mini-kv league: a pool of 1 blocks: the null block takes one, so at least 2"),
         (("none.jsonl",), "mini-kv league: none.jsonl: No such file or directory"),
-        ((SMALL, "--jobs", "0"), "mini-kv league: --jobs is 0, it must be at least 1"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

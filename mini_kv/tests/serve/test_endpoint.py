@@ -1,9 +1,12 @@
 """`mini-kv serve`, asked over a real socket: answers, streams, errors, limits, clients that leave."""
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -212,6 +215,7 @@ def test_fields_that_ask_for_nothing_may_stand_there(shared):
         (b'{"prompt": "a", "top_p": NaN}', "the body is not JSON: NaN is no number of JSON"),
         (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", "the body is not JSON"),
         (b"[1]", "the body is [1], it must be a JSON object"),
+        (rb'{"prompt": "a", "\ud800": 1}', r"'\ud800' has '\ud800', which is half of a character"),
     ],
 )
 def test_garbage_gets_a_sentence(shared, body, message):
@@ -229,13 +233,44 @@ def test_a_body_that_is_too_large_is_not_read(shared):
     assert shared.ask(b"{}", headers=length_lies)[0] in (400, 413)
 
 
-def test_addresses_methods_types_and_hosts(shared):
+def test_addresses_and_methods(shared):
     status, headers, answer = shared.get("/v1/completions")
     assert (status, headers["allow"], answer["error"]["type"]) == (405, "POST", "invalid_request_error")
     assert shared.get("/v2")[2]["error"]["message"] == "GET /v2: Not Found"
-    assert shared.ask({"prompt": "a"}, headers={"Content-Type": "text/plain"})[0] == 415
-    assert shared.get("/health", headers={"Host": "evil.example"})[0] == 400
-    assert [shared.get("/health", headers={"Host": host})[0] for host in ("localhost:1", "[::1]:1")] == [200, 200]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", ""])
+def test_a_host_that_is_not_this_machine_is_refused(shared, host):
+    """Another site's page would send its own name, which may begin as one of ours."""
+    assert shared.get("/health", headers={"Host": host})[0] == 400
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "[::1]:1"])
+def test_this_machine_has_three_names(shared, host):
+    assert shared.get("/health", headers={"Host": host})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "text/plain; application/json", "application/jsonp", "text/json", "application/json,"]
+)
+def test_a_body_of_another_type_is_refused(shared, kind):
+    """A browser lets any site's page send `text/plain`, whatever stands behind it, without asking the server first."""
+    assert shared.ask({"prompt": "a"}, headers={"Content-Type": kind})[0] == 415
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
+def test_a_body_of_json_is_read(shared, kind):
+    assert shared.ask({"prompt": "a", "max_tokens": 1}, headers={"Content-Type": kind})[0] == 200
+
+
+def test_a_body_without_a_length_is_refused_at_the_limit(shared):
+    """It comes in chunks, and no header says how many."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=10) as client:
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(17):  # of 64 KiB each, and the limit is 16 of them
+            client.sendall(b"10000\r\n" + b" " * (1 << 16) + b"\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413")
 
 
 def test_a_model_without_a_chat_template_says_so(shared):
@@ -264,6 +299,51 @@ def test_who_leaves_in_mid_stream_gives_its_blocks_back(serve):
         endpoint.wait(lambda: endpoint.num_held > 0)
     endpoint.wait(lambda: endpoint.num_held == 0)
     assert endpoint.engine.stats.num_generation_tokens < 400
+
+
+def test_who_leaves_in_its_body_leaves_no_traceback(serve, capsys):
+    endpoint = serve()
+    for num_sent in (0, 5):
+        with socket.create_connection(("127.0.0.1", endpoint.port)) as client:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: 10\r\n\r\n" + b" " * num_sent)
+            endpoint.wait(lambda: endpoint.server.server_state.tasks)
+        endpoint.wait(lambda: not endpoint.server.server_state.tasks)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+def test_a_body_that_is_not_http_ends_its_request_without_a_traceback(serve, capsys, caplog, method):
+    endpoint = serve()
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as client:
+        head = method + b" /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n  \r\n-1\r\n")
+        assert b"HTTP/1.1 200" not in client.recv(1000)
+    endpoint.wait(lambda: not endpoint.server.server_state.tasks)
+    assert "Traceback" not in capsys.readouterr().err + caplog.text
+    assert endpoint.get("/health")[0] == 200
+
+
+GOOD_REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(("before", "begun"), [(b"", b""), (b"", b"GET /hea"), (GOOD_REQUEST, b"GET /hea")])
+def test_who_does_not_finish_a_head_is_disconnected(shared, monkeypatch, before, begun):
+    """Silent, or a letter now and then; as the first request of a connection, or after another."""
+    monkeypatch.setattr("mini_kv.serve.server.HEAD_S", 0.2)
+    content, is_open, ends = b"", True, time.monotonic() + 4  # uvicorn itself closes what was silent for 5 s
+    with socket.create_connection(("127.0.0.1", shared.port)) as client, contextlib.suppress(ConnectionError):
+        client.sendall(before + begun)
+        client.settimeout(0.05)
+        while is_open and time.monotonic() < ends:
+            try:
+                piece = client.recv(1000)
+                content += piece
+                is_open = piece != b""
+            except TimeoutError:
+                client.sendall(begun[-1:])
+    assert time.monotonic() < ends
+    assert content.startswith(b"HTTP/1.1 200" if before else b"")
 
 
 def test_who_leaves_before_a_whole_answer_gives_its_blocks_back(serve):

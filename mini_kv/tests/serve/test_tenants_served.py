@@ -4,9 +4,13 @@ Then a neighbour's document, found by the measured time alone.
 """
 
 import random
+import socket
 import time
 from statistics import median
 
+from starlette.routing import Route
+
+from mini_kv.serve.app import make_app
 from mini_kv.serve.tenants import Tenants
 
 LETTER = [11, 12, 13]
@@ -111,3 +115,38 @@ def test_salts_are_the_servers():
     assert len(set(salts)) == 16 and all(len(salt) == 64 for salt in salts if salt is not None)
     assert one.cache_salt(b"a", "b") == one.cache_salt(b"a", "b")
     assert Tenants().cache_salt(None, "b") == "b"
+
+
+def visit_every_route(endpoint, key=None):
+    """Return the status and the answer of each route. Of a stream it is the beginning, with the first event."""
+    routes = [route for route in make_app(endpoint.service, None).routes if isinstance(route, Route)]
+    visits = [(method, route.path_format.format(name="tiny")) for route in routes for method in route.methods or ()]
+    answers = {}
+    for method, path in visits:
+        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=30) as client:
+            given = "" if key is None else f"Authorization: Bearer {key}\r\n"
+            client.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{given}Connection: close\r\n\r\n".encode())
+            content, end = b"", b"\r\n\r\n" if method == "HEAD" else b"\ndata: {"
+            while end not in content and (piece := client.recv(1 << 16)):
+                content += piece
+        answers[method, path] = (int(content.split()[1]), content.decode())
+    return answers
+
+
+def test_with_one_key_no_route_shows_a_text_without_it(serve, tmp_path):
+    endpoint = serve(keys=[ANN], record=tmp_path / "story.json")
+    said = endpoint.say("The diagnosis of Ann is hypertension", key=ANN).text
+    answers = visit_every_route(endpoint)
+    open_routes = [path for (method, path), (status, _) in answers.items() if (method, status) == ("GET", 200)]
+    assert sorted(open_routes) == ["/", "/health", "/kv_story.js", "/metrics", "/page.js"]
+    closed = {status for (_, path), (status, _) in answers.items() if path not in open_routes}
+    assert closed == {401}
+    assert not [path for (_, path), (_, content) in answers.items() if "diagnosis" in content or said in content]
+
+
+def test_with_the_key_the_page_shows_the_texts(serve):
+    endpoint = serve(keys=[ANN])
+    endpoint.say("The diagnosis of Ann is hypertension", key=ANN)
+    answers = visit_every_route(endpoint, ANN)
+    assert "The diagnosis of Ann" in answers["GET", "/events"][1]
+    assert answers["GET", "/story.json"][0] == 200

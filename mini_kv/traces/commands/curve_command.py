@@ -18,6 +18,7 @@ from mini_kv.traces.plot import curve_svg, curve_text, page
 from mini_kv.traces.prompt_hashes import Trace, check_block_size, get_block_size, make_prompts
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.readers.mooncake import TraceError
+from mini_kv.typed_numbers import number_above_zero, whole_number
 
 GIB = 2**30
 TITLE = "Hit rate over pool sizes"
@@ -42,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--block-sizes", type=int, nargs="+", metavar="N", help="a row per block size, in place of one curve"
     )
     add_cell_arguments(parser)
-    parser.add_argument("--parameters", type=float, metavar="N", help="the model's parameters, if they are not known")
+    parser.add_argument(
+        "--parameters",
+        type=number_above_zero(10**15),
+        metavar="N",
+        help="the model's parameters, if they are not known",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {about} to a file")
@@ -50,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the sizes of the pool and its blocks."""
-    parser.add_argument("--num-blocks", type=int, metavar="N", help="size of your pool, the null block included")
+    parser.add_argument(
+        "--num-blocks", type=whole_number(1, 10**9), metavar="N", help="size of your pool, the null block included"
+    )
     parser.add_argument("--memory", type=float, metavar="GIB", help="size of your pool in GiB; needs --model")
     parser.add_argument("--model", metavar="NAME", help="a model of `mini-kv plan`, or the path of a config.json")
     add_card_flags(parser)

@@ -8,6 +8,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.traces.faults import FAULTS
 from mini_kv.traces.generators import KINDS, format_tokens, generate
 from mini_kv.traces.published import PUBLISHED, fetch
+from mini_kv.typed_numbers import whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bring.add_argument("--to", type=Path, metavar="FILE", help="the file to write (default: NAME.jsonl in this folder)")
     make = actions.add_parser("make", help="print a trace of tokens, made from a seed")
     make.add_argument("kind", choices=list(KINDS))
-    make.add_argument("--num-requests", type=int, default=200, metavar="N", help="number of requests (default: 200)")
+    make.add_argument(
+        "--num-requests",
+        type=whole_number(1, 1_000_000),
+        default=200,
+        metavar="N",
+        help="number of requests (default: 200)",
+    )
     make.add_argument("--fault", choices=list(FAULTS), help="add this fault, for explain to find (default: none)")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same trace (default: 0)")
 

@@ -1,0 +1,45 @@
+"""Numbers that are typed on a command line: each has bounds, and a value outside of them gets one sentence.
+
+    parser.add_argument("--port", type=whole_number(0, 65_535))
+    $ mini-kv serve --port 99999
+    mini-kv serve: error: argument --port: '99999' is not a whole number from 0 to 65,535
+
+An option whose bounds the engine or the planner checks itself takes `int` or `float`, so that they are written once.
+
+Standard library only.
+"""
+
+import argparse
+from collections.abc import Callable
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return a function that reads a whole number, for `add_argument(type=...)`."""
+
+    def read(text: str) -> int:
+        try:
+            if least <= (value := int(text)) <= most:
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from {least:,} to {most:,}")
+
+    return read
+
+
+def number_above_zero(most: float) -> Callable[[str], float]:
+    """Return a function that reads a number above 0, for `add_argument(type=...)`."""
+
+    def read(text: str) -> float:
+        try:
+            if 0 < (value := float(text)) <= most:
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number above 0, and at most {most:,}")
+
+    return read
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
