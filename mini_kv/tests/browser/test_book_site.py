@@ -614,3 +614,20 @@ def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_p
     page = open_page(f"{book_url}chapters/18-who-should-go/#figure=2&step=3")
     counts = page.locator("kv-story .count").all_inner_texts()
     assert [count.partition(" of")[0] for count in counts[:2]] == ["step 1", "step 3"]
+
+
+@pytest.mark.parametrize(
+    ("place", "state"),
+    [
+        ("fit/", "#model=qwen-3.5-4b&max-len=4096"),
+        ("play/", "#block_size=4&steps=0&done=[]"),
+        ("chapters/07-share-free-revive-evict/", "#step=4"),
+        ("chapters/18-who-should-go/", "#figure=2&step=3"),
+    ],
+)
+def test_scrolling_leaves_what_the_address_holds(place, state, book_url, open_page):
+    page = open_page(f"{book_url}{place}{state}", width=1280)
+    for end in ("document.body.scrollHeight", "0"):
+        page.evaluate(f"scrollTo(0, {end})")
+        page.wait_for_timeout(600)  # a theme that follows the headings waits for a quarter of a second
+    assert page.evaluate("location.hash") == state
