@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.labkit.lab import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, STARTER, TESTS, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -268,7 +269,7 @@ def test_a_lab_that_needs_what_is_not_here(lab):
     lab.write("labs/lab-77/lab.toml", LAB_TOML.replace('needs = "C"', 'needs = "T"'))
     find_spec = importlib.util.find_spec
     lab.monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
-    needed = "lab-77 needs PyTorch, on a CPU: pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    needed = f"lab-77 needs PyTorch, on a CPU: {pip()} install torch --index-url https://download.pytorch.org/whl/cpu"
     run = lab.run("starter")
     assert run.states == {test: f"NOT RUN 0/{points}" for test, points in TESTS.items()}
     assert board(run).splitlines()[-2:] == [

@@ -1,7 +1,6 @@
 """`mini-kv run LAB`: test the learner's file, and print the first failure in full and the number of others."""
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TextIO
 
-from mini_kv.labkit.commands import add_lab_argument, on_lab
+from mini_kv.labkit.commands import add_lab_argument, need_pytest, on_lab
 from mini_kv.labkit.commands.predict_command import ask_next
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import read_state
@@ -39,8 +38,7 @@ def run_lab(
 
     Raises `ValueError` if pytest is not installed.
     """
-    if importlib.util.find_spec("pytest") is None:
-        raise ValueError("labs are run by pytest, which is not installed: pip install pytest")
+    need_pytest()
     if answers is not None:
         ask_next(lab, out, answers)
     out.flush()

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
+from mini_kv.labkit.grading.isolation import LIMITS, PIPES
 from mini_kv.labkit.misconception import find_beliefs
 
-PIPES = "MINI_KV_PIPES"
-LIMITS = "MINI_KV_LIMITS"
 _MESSAGE = 4_000
 """The most characters of a failure's message in the report."""
 

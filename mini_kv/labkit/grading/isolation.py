@@ -21,6 +21,9 @@ SAYS = {
     "unshare": "in its own namespace (unshare): no network, no other processes; it can use all files that you can use",
     "process": "as a process of your account, with limits: it can use the network and all files that you can use",
 }
+PIPES = "MINI_KV_PIPES"
+LIMITS = "MINI_KV_LIMITS"
+"""Variables of the submission's process, which `inside` reads."""
 _MB = 1 << 20
 
 
