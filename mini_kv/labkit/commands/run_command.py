@@ -17,6 +17,9 @@ from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.scoreboard import ENDED
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
 
+_UNUSABLE = 4
+"""The status of pytest if it ran nothing, and has said why in a line."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the lab, and the options of the output."""
@@ -50,6 +53,8 @@ def run_lab(
         status = subprocess.run(command, cwd=lab.root, env=environment, check=False).returncode
         tests = json.loads(results.read_text(encoding="utf-8"))["tests"] if results.exists() else []
     ended = next((test["test"] for test in tests if test["message"] == ENDED), "")
+    if status == _UNUSABLE:
+        return 2
     if ended or not tests:
         where = f" in {ended}" if ended else ""
         out.write(f"Python ended with status {status}{where}. Does {lab.starter.name} end it, or crash it?\n")
