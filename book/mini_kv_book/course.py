@@ -1,5 +1,7 @@
 """Applies `book/course.toml`: the address in all files that have it, and the labs that are shown.
 
+It is a hook of MkDocs, too: the book is built with the course's title, address and language.
+
 mini-kv address URL              writes the address of your copy into all of these files
 python -m mini_kv_book.course     prints the course, and whether it can be published
 """
@@ -7,6 +9,7 @@ python -m mini_kv_book.course     prints the course, and whether it can be publi
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from mini_kv.labkit.course import FILE, Course, load_course
 from mini_kv_book.places import ROOT, repository_url
@@ -23,6 +26,14 @@ def course() -> Course:
     return load_course(ROOT)
 
 
+def on_config(config: Any) -> None:
+    """Build the book with the course's title, address and language, whatever mkdocs.yml says."""
+    new = course()
+    config.site_name, config.theme["language"] = new.name, new.language
+    if new.address:
+        config.site_url = new.site_url
+
+
 def closed_sentence(lab: str) -> str:
     """Return the reason why the lab is not shown, or "" if it is."""
     return course().closed().get(lab, "")
@@ -30,6 +41,8 @@ def closed_sentence(lab: str) -> str:
 
 def addressed(text: str, old: str, new: Course) -> str:
     """Return a file's text with the new address in place of the old one, also in links to Colab and Binder.
+
+    A `cd` after a `git clone` gets the folder that the clone makes.
 
     Args:
         text: the file's text.
@@ -39,6 +52,9 @@ def addressed(text: str, old: str, new: Course) -> str:
     before, after = (address.rstrip("/").removeprefix("https://") for address in (old, new.address))
     text = re.sub(rf"{re.escape(before)}(?![\w.-]*\w)", after, text)
     (_, _, old_name), (host, _, new_name) = before.partition("/"), after.partition("/")
+    old_folder, new_folder = old_name.rpartition("/")[2], new_name.rpartition("/")[2]
+    cloned = rf"(git clone .*{re.escape(after)}\n%?cd ){re.escape(old_folder)}(?=\n)"
+    text = re.sub(cloned, lambda found: found[1] + new_folder, text)
     text = text.replace(
         f"colab.research.google.com/github/{old_name}/", f"colab.research.google.com/github/{new_name}/"
     )

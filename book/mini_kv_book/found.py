@@ -1,11 +1,13 @@
 """A hook of MkDocs: the search leads to the chapter that teaches a word, in English and in Chinese, and is small.
 
 `book/data/taught.toml` lists the words that each chapter teaches. The glossary shows them to readers as links. The
-search has them as keywords of the chapter, with the most weight. Listings are left out of the index. Of the engine's
-pages it has only names and first sentences. The theme reads the rest. jieba cuts Chinese text into words. The theme's
-copy of lunr, which searches in the browser, gets a separator that it lacks. The index is loaded when it is needed.
+search has them as keywords of the chapter, with the most weight. Listings, drawings and tables of numbers are left out
+of the index, so that two builds of the same files have the same one: measured times differ. Of the engine's pages it
+has only names and first sentences. The theme reads the rest. jieba cuts Chinese text into words. The theme's copy of
+lunr, which searches in the browser, is mended. The index is loaded when it is needed.
 """
 
+import html
 import json
 import logging
 import re
@@ -17,9 +19,21 @@ from mini_kv_book.taught import GLOSSARY, TERM, glossary, title_of, words
 ENTRY = re.compile(TERM.pattern + r"(?:.+\n?(?:    .+\n?)*)", re.MULTILINE)
 HAN = re.compile(r"[\u4e00-\u9fff]+")
 LISTING = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+DRAWN = re.compile(r'<(?:kv-story|kv-planes|svg|figure class="kv-instrument")(?=[ >])')
+TABLE = re.compile(r"<table(?=[ >]).*?</table>", re.DOTALL)
+CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
+LEFT_OUT = ' data-search-exclude="numbers"'
+"""The theme's attribute of an element whose text is not in the index. The theme removes it from the page."""
+MOST_LETTERS = 3
+"""Letters of a number's unit in a table."""
 BLANKS = re.compile(r"(?:\s|<p></p>)+")
 MENDED = [
     ("workers/search.*.js", "e=e+s+o.id", 'e=e+s+o.id+","'),
+    (
+        "workers/search.*.js",
+        "for(let a of s)this.pipeline",
+        'for(let a of o===lunr.zh?["stopWordFilter",...s]:s)this.pipeline',
+    ),
     ("bundle.*.js", 'L($(location.protocol!=="file:"),Je("search"))', 'Je("search")'),
     (
         "bundle.*.js",
@@ -31,7 +45,11 @@ MENDED = [
 
 `TokenSet.toString` of lunr is the key of a node in its tree of words: of each edge the letter, and the number of the
 node behind it. Without a separator an edge 1 to node 234 looks like the edges 1 to node 2 and 3 to node 4. Nodes of the
-same key become one. So words with digits are lost, and a query for words that begin like a lost one can find nothing.
+same key become one. So words with digits are lost, and others are in the tree that are not in the index. A query for
+words that begin like one of these ends in a TypeError, and finds nothing.
+
+Chinese words such as 已 and 自 are not indexed by lunr, and a query that begins with one of them finds nothing. Here
+they are indexed.
 
 The theme loads the search's index with every page, and makes lunr's tree of it. The book does so when the search is
 opened, or when an address has words to mark, after `h=`.
@@ -61,6 +79,32 @@ def with_chapters(markdown: str) -> str:
         return f"{found[0].rstrip()}\n    Chapter: {links}.\n" if links else found[0]
 
     return ENTRY.sub(entry, markdown)
+
+
+def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
+    """Return the page with a mark on what the search leaves out."""
+    return marked(content)
+
+
+def marked(page: str) -> str:
+    """Return a page's HTML with a mark on each drawing and each table of numbers.
+
+    >>> marked("<table><td>LRU</td><td>12.5 ms</td></table>")
+    '<table data-search-exclude="numbers"><td>LRU</td><td>12.5 ms</td></table>'
+    >>> marked("<table><td>LRU</td><td>the least recently used</td></table>")
+    '<table><td>LRU</td><td>the least recently used</td></table>'
+    """
+    page = DRAWN.sub(lambda found: found[0] + LEFT_OUT, page)
+    return TABLE.sub(
+        lambda found: found[0].replace("<table", "<table" + LEFT_OUT, 1 if of_numbers(found[0]) else 0), page
+    )
+
+
+def of_numbers(table: str) -> bool:
+    """Return whether at least half of a table's cells are numbers, with or without a unit."""
+    cells = [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in CELL.findall(table)]
+    numbers = [cell for cell in cells if re.search(r"\d", cell) and len(re.findall(r"[^\W\d_]", cell)) <= MOST_LETTERS]
+    return 2 * len(numbers) >= len(cells) > 0
 
 
 def on_post_build(*, config: Any) -> None:

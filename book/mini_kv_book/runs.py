@@ -66,12 +66,13 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
 
 
 def run_chart(body: str, namespace: dict[str, Any]) -> str:
-    """Run the body in `namespace`, and return its last expression as HTML, as a notebook shows it.
+    """Run the body in `namespace`, and return its last expression as HTML, without what only a notebook needs.
 
     Raises:
         FenceError: The code raised, or does not end with something that can be shown as HTML.
     """
-    return str(last_value(body, namespace, "_repr_html_", "chart")._repr_html_())
+    shown = last_value(body, namespace, "_repr_html_", "chart")
+    return str(shown.fragment() if hasattr(shown, "fragment") else shown._repr_html_())
 
 
 def run_instrument(body: str, namespace: dict[str, Any]) -> str:

@@ -130,9 +130,9 @@ class Lab:
         missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
         if not missing:
             return None
-        get = ["pip install torch --index-url https://download.pytorch.org/whl/cpu"] if "torch" in missing else []
+        get = [f"{pip()} install torch --index-url https://download.pytorch.org/whl/cpu"] if "torch" in missing else []
         if missing != ["torch"]:
-            get.append("pip install triton numpy (on Linux; elsewhere use WSL or Colab)")
+            get.append(f"{pip()} install triton numpy (on Linux; elsewhere use WSL or Colab)")
         return f"{self.lab_id} needs {NEEDS[self.needs]}: {', then '.join(get)}"
 
     @property
@@ -165,6 +165,11 @@ class Lab:
     def solutions(self) -> Path:
         """Folder of the reference solution; absent in a student edition."""
         return self.root / "solutions" / self.lab_id
+
+
+def pip() -> str:
+    """Return this environment's installer: `uv pip` where pip is missing, as in an environment that uv has made."""
+    return "pip" if importlib.util.find_spec("pip") else "uv pip"
 
 
 def load_lab(folder: Path) -> Lab:

@@ -28,7 +28,7 @@ from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.judge import changed, functions_of_the_judge
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
+from mini_kv.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab, pip
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import ACTS_AS_IF, ENDED, LabResult, State, draw_brief, draw_scoreboard
@@ -165,9 +165,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for folder in folders:
             lab = load_lab(folder)
             implementation = resolve(_choice(), lab, len(folders), config.invocation_params.dir)
-            config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
             if lab.missing is None:
                 _import_what_it_needs(lab)
+            config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
     except (ImplementationError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
     for item in lab_items:
@@ -179,11 +179,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _import_what_it_needs(lab: Lab) -> None:
-    """Import PyTorch and Triton before any test's clock runs, because this takes seconds."""
-    if lab.needs != "C":
-        importlib.import_module("torch").set_num_threads(1)  # threads only cost where tensors are tiny
-    if lab.needs == "K":
-        importlib.import_module("triton.language")  # uninterpreted, as for the rest of the process
+    """Import PyTorch and Triton before any test's clock runs, because this takes seconds.
+
+    Raises `pytest.UsageError` if one of them cannot be imported, as after an installation that was interrupted.
+    """
+    try:
+        if lab.needs != "C":
+            importlib.import_module("torch").set_num_threads(1)  # threads only cost where tensors are tiny
+        if lab.needs == "K":
+            importlib.import_module("triton.language")  # uninterpreted, as for the rest of the process
+    except Exception as error:  # whatever half a package raises
+        said = f"{type(error).__name__}: {str(error)[:200]}".splitlines()[0]
+        packages = " ".join(PACKAGES[lab.needs])
+        raise pytest.UsageError(
+            f"{lab.lab_id} needs {NEEDS[lab.needs]}, and what is installed cannot be imported ({said})."
+            f" Was the installation interrupted? Repeat it: {pip()} uninstall {packages}, then install them again"
+        ) from None
 
 
 def _new_result(lab: Lab, item: pytest.Item) -> LabResult:

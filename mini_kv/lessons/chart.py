@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from mini_kv.lessons.needs import need
+from mini_kv.lessons.trusted import trusted
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 COLOURS = (BLUE, ORANGE, GREEN, PINK)
@@ -42,6 +43,10 @@ class Chart:
         self.svg = svg
 
     def _repr_html_(self) -> str:
+        return trusted(self.fragment())
+
+    def fragment(self) -> str:
+        """Return the drawing with its sentence, for a page."""
         return (
             '<figure style="margin:0;max-width:42rem">'
             f"{self.svg}<figcaption>{html.escape(self.sentence)}</figcaption></figure>"

@@ -18,6 +18,8 @@ from importlib import resources
 from itertools import product
 from typing import Any
 
+from mini_kv.lessons.trusted import trusted
+
 Value = str | float
 """The type of an attribute. Numbers are written as short as possible."""
 Position = tuple[int, ...]
@@ -88,7 +90,7 @@ class Instrument:
 
     def _repr_html_(self) -> str:
         """Return the drawing with its style and script, for a notebook."""
-        return f"<style>{STYLE}</style>{self.fragment()}<script>{script()}</script>"
+        return f"<style>{STYLE}</style>{trusted(self.fragment())}<script>{script()}</script>"
 
     def fragment(self) -> str:
         """Return the drawing without its style and script, which a page needs once."""

@@ -24,6 +24,7 @@ from mini_kv.lessons.element import story_element
 from mini_kv.lessons.lever import Lever
 from mini_kv.lessons.needs import need
 from mini_kv.lessons.small_cache import LiveCache
+from mini_kv.lessons.trusted import trusted
 from mini_kv.viz import figure
 
 PROMPTS = {
@@ -62,7 +63,7 @@ class Story:
         self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)
 
     def _repr_html_(self) -> str:
-        return f"{_script_element()}{figure.fragment(self.data)}"
+        return f"{_script_element()}{trusted(figure.fragment(self.data))}"
 
 
 class Lines(str):
@@ -82,7 +83,7 @@ class Beside:
         self.data, self.other = data, other
 
     def _repr_html_(self) -> str:
-        return f"{_script_element()}<style>{_BESIDE}</style>{figure.beside(self.data, self.other)}"
+        return f"{_script_element()}<style>{_BESIDE}</style>{trusted(figure.beside(self.data, self.other))}"
 
 
 class LivePlayer:
@@ -240,7 +241,7 @@ class PromptPlayer:
         self.figure.story = self.data = figure.played_data(ran.scenario, ran.played)
 
     def _ipython_display_(self) -> None:
-        run = f"{self.said.value}{_script_element()}{figure.fragment(self.data)}"
+        run = f"{self.said.value}{_script_element()}{trusted(figure.fragment(self.data))}"
         _display(self.box, f"{_BUTTONS} Here is the run that they begin with.</em></p>{run}")
 
 

@@ -3,8 +3,8 @@
     Predict("dashboard", found_in_turn(["0..31", "0..31"]))     the question, and the engine's result: after an answer
 
 Plain HTML and CSS without scripts. The engine's result is in the page, hidden until a choice is opened, also after
-"Run All" and in an exported page. The questions are data, `predictions.toml`. A test computes each answer on the
-engine.
+"Run All" and in an exported page. In a notebook that is not trusted it stays hidden. The questions are data,
+`predictions.toml`. A test computes each answer on the engine.
 """
 
 import html
@@ -14,13 +14,15 @@ from importlib import resources
 from pprint import pformat
 from typing import Any
 
+from mini_kv.lessons.trusted import SENTENCE, STYLE
+
 _STYLE = "border:1px solid currentColor;border-radius:6px;padding:.2em .8em .5em;margin:.5em 0;max-width:44rem"
 
 LOCK = (
     "<style>.kv-predict:not(:has(details[open])) > .kv-locked{visibility:hidden;height:0;overflow:hidden}"
     ".kv-predict:has(details[open]) > .kv-lock{display:none}</style>"
 )
-"""Style of a hidden answer. It has its final width, because a figure measures its place before it is shown."""
+"""Style of a locked answer. It has its final width, because a figure measures its place before it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Predict:
             return ""
         return (
             '<p class="kv-lock"><em>After your answer, the result of the engine appears here.</em></p>'
-            f'<div class="kv-locked">{"".join(map(_shown, self.answers))}</div>'
+            f'{STYLE}{SENTENCE}<div class="kv-locked kv-trusted" hidden>{"".join(map(_shown, self.answers))}</div>'
         )
 
     def _choice(self, choice: str, reason: str) -> str:

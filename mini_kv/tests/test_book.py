@@ -20,6 +20,7 @@ from mini_kv_book.assets import plan_page, play_page
 from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
+from mini_kv_book.found import LEFT_OUT, marked
 from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_instrument, run_python, source_of
@@ -451,6 +452,24 @@ def test_a_page_is_described_by_its_first_words(content, words):
     assert found.startswith(words)
     assert bool(found) == bool(words)
     assert len(found) <= 200
+
+
+@pytest.mark.parametrize(
+    ("element", "is_left_out"),
+    [
+        ("<table><td>LRU</td><td>12.5 ms</td></table>", True),
+        ("<table><td>off</td><td>34,525</td><td>445 ms</td><td>0%</td></table>", True),
+        ("<table><td>LRU</td><td>evicts the block that was used least recently</td></table>", False),
+        ("<table><td>2</td><td>blocks of 16 tokens</td><td>one per group</td></table>", False),
+        ("<table><th>no cell</th></table>", False),
+        ('<svg class="kv-still"><text>7 ms</text></svg>', True),
+        ('<figure class="kv-instrument"><svg/></figure>', True),
+        ('<figure class="kv-code"><pre>block = 1</pre></figure>', False),
+        ("<kv-lab>the contract</kv-lab>", False),
+    ],
+)
+def test_the_search_leaves_out_drawings_and_tables_of_numbers(element, is_left_out):
+    assert (LEFT_OUT in marked(element)) == is_left_out
 
 
 # The leak check ---------------------------------------------------------------------------------------------------

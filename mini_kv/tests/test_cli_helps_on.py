@@ -17,7 +17,7 @@ from mini_kv.cli import main
 from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.labkit.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
 from mini_kv.labkit.export import progress_page
-from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.lab import load_lab, pip
 from mini_kv.tests.throwaway_lab import LAB_TOML
 from mini_kv.viz.figure import page, spans_data
 
@@ -341,7 +341,7 @@ def test_the_doctor_says_that_a_pytorch_is_newer_than_what_was_tried() -> None:
             f"PyTorch older than {major}.{minor}, from which on none was tried: here is {major}.{minor}.0+cpu",
             False,
             False,
-            f"pip install 'torch<{major}.{minor}'",
+            f"{pip()} install 'torch<{major}.{minor}'",
         )
     ]
     assert check_torch("") == []
@@ -378,3 +378,42 @@ def test_what_one_is_told_to_install_exists() -> None:
         assert not re.search(r"pip install\s+['\"]?mini[_]kv\[", text), path
         told += re.findall(r"pip install\s+-e\s+'\.\[(\w+)\]'", text)
     assert {"attention", "engine", "hf"} <= set(told) <= set(EXTRAS)
+
+
+# An environment without pytest, as `uv run mini-kv` makes it ---------------------------------------------------------
+
+WITHOUT_PYTEST = """
+import sys
+
+for name in ("pytest", "_pytest"):
+    sys.modules[name] = None  # importing it fails, and it is not found
+sys.modules["pip"] = sys if sys.argv[1] == "pip" else None  # any module is found
+from mini_kv.cli import VERBS, build_parser, main
+
+if not sys.argv[2:]:
+    for verb in VERBS:
+        build_parser(verb)
+    sys.exit(0)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def without_pytest(installer: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where pytest is missing. No words: make the parser of each verb."""
+    command = [sys.executable, "-c", WITHOUT_PYTEST, installer, *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_no_verb_needs_pytest_to_print_its_help() -> None:
+    done = without_pytest("uv pip")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [("run", "05"), ("watch", "05"), ("story", "05", "test_2"), ("grade", ".")])
+@pytest.mark.parametrize("installer", ["pip", "uv pip"])
+def test_a_verb_that_runs_a_lab_says_how_to_get_pytest(words: tuple[str, ...], installer: str, checkout: Path) -> None:
+    """Where pip is missing, uv has made the environment."""
+    done = without_pytest(installer, *words)
+    said = f"labs are run by pytest, which is not installed: {installer} install pytest\n"
+    assert (done.returncode, done.stderr) == (2, f"mini-kv {words[0]}: {said}")

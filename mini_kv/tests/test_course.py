@@ -70,6 +70,10 @@ def test_after_one_command_no_file_has_the_old_address(copy):
     for text in {of_book.PLACEHOLDER, old}:
         found = subprocess.run(["git", "grep", "-lF", text], cwd=copy, capture_output=True, text=True, check=False)
         assert set(found.stdout.split()) <= {"book/mini_kv_book/course.py"}
+    entered = subprocess.run(
+        ["git", "grep", "-nE", "cd mini_kv$"], cwd=copy, capture_output=True, text=True, check=False
+    )
+    assert entered.stdout == ""
     checked = call(copy, "mini_kv_book.course")
     assert (checked.returncode, checked.stdout) == (
         0,
@@ -93,6 +97,19 @@ def test_a_lab_that_is_hidden_or_not_open_is_not_in_status(copy):
         edit(copy, "lab-06 = 2999-03-01", "# lab-06 = 2027-03-01")
     every = sorted((path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml")), key=place_of)
     assert shown == [lab for lab in every if lab not in ("lab-06", "lab-13")]
+
+
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("git clone {}\ncd {}\n", "git clone {}\ncd {}\n"),
+        ("!git clone -q {}\n%cd {}\n", "!git clone -q {}\n%cd {}\n"),
+        ("[clone]({})\ncd mini_kv\n", "[clone]({})\ncd mini_kv\n"),
+    ],
+)
+def test_who_clones_the_course_enters_the_folder_that_the_clone_makes(text, moved):
+    old, new = f"https://github.com/{of_book.PLACEHOLDER}/mini_kv", "https://github.com/a-school/kv-2027"
+    assert of_book.addressed(text.format(old, "mini_kv"), old, Course(address=new)) == moved.format(new, "kv-2027")
 
 
 def test_a_lab_opens_on_its_day():

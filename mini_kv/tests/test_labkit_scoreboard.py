@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
+from mini_kv.labkit.lab import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, STARTER, TESTS, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -268,7 +270,7 @@ def test_a_lab_that_needs_what_is_not_here(lab):
     lab.write("labs/lab-77/lab.toml", LAB_TOML.replace('needs = "C"', 'needs = "T"'))
     find_spec = importlib.util.find_spec
     lab.monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
-    needed = "lab-77 needs PyTorch, on a CPU: pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    needed = f"lab-77 needs PyTorch, on a CPU: {pip()} install torch --index-url https://download.pytorch.org/whl/cpu"
     run = lab.run("starter")
     assert run.states == {test: f"NOT RUN 0/{points}" for test, points in TESTS.items()}
     assert board(run).splitlines()[-2:] == [
@@ -279,6 +281,32 @@ def test_a_lab_that_needs_what_is_not_here(lab):
     assert not (lab.root / ".mini_kv").exists()  # no record of 0 points
     lab.monkeypatch.setenv("MINI_KV_NO_SKIP", "1")
     assert lab.run(None).status == 1
+
+
+@pytest.mark.parametrize(
+    ("half", "said"),
+    [
+        ("raise OSError('libtorch.so: no such file')", "OSError: libtorch.so: no such file"),
+        ("from torch._C import *", "ModuleNotFoundError: No module named 'torch._C'"),
+        ("", "AttributeError: module 'torch' has no attribute 'set_num_threads'"),
+    ],
+)
+def test_an_unfinished_torch_is_one_sentence(lab, half, said):
+    lab.write("labs/lab-77/lab.toml", LAB_TOML.replace('needs = "C"', 'needs = "T"'))
+    lab.write("torch/__init__.py", half)
+    environment = {**os.environ, "LAB_IMPL": "starter", "PYTHONPATH": os.pathsep.join((str(lab.root), str(ROOT)))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "labs/lab-77"],
+        cwd=lab.root, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.splitlines()) == (
+        4,
+        [
+            f"ERROR: lab-77 needs PyTorch, on a CPU, and what is installed cannot be imported ({said}). Was the"
+            f" installation interrupted? Repeat it: {pip()} uninstall torch, then install them again",
+            "",
+        ],
+    )
 
 
 def test_a_skip_by_a_learner_is_no_excuse(lab):

@@ -269,12 +269,12 @@ def test_what_the_engine_says_is_locked_until_a_choice_is_opened():
     """All of it stands in the page, below a line that goes away: a picture by itself, a text and a value as text."""
     picture = chain("abcd", "abcd", 4)
     page = Predict("dashboard", picture, "a < b", [1, 2])._repr_html_()
-    locked = page.partition('<div class="kv-locked">')[2]
+    locked = page.partition('<div class="kv-locked kv-trusted" hidden>')[2]
     assert locked.startswith(picture._repr_html_())
     assert locked.endswith(
         '>a &lt; b</pre><pre style="white-space:pre-wrap;font-family:monospace">[1, 2]</pre></div></div>'
     )
-    assert page.index('class="kv-lock"') < page.index('class="kv-locked"')
+    assert page.index('class="kv-lock"') < page.index('class="kv-locked ')
     assert "kv-locked" not in Predict("dashboard")._repr_html_().replace(LOCK, "")
 
 

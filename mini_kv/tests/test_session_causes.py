@@ -505,8 +505,10 @@ def test_no_figure_is_larger_than_the_prompt(seed: int):
     for row, layout in zip(analysis.rows, analysis.layouts, strict=True):
         for figure in (row.cached, row.hosted, row.blocks, row.common, row.broke.again if row.broke else 0):
             assert 0 <= figure <= row.tokens
+        assert row.cached + row.again <= row.tokens
         assert layout.num_tokens == row.tokens
         assert all(span.num_tokens >= 0 for span in layout.spans)
+    assert analysis.waterfall.tokens("never") >= 0
 
 
 # What is said ------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class DiskTier:
     Once it is open, an error of the disk is not raised. It is a miss, and counted in `failures`.
     """
 
-    def __init__(self, folder: Path, capacity_bytes: int) -> None:
+    def __init__(self, folder: str | Path, capacity_bytes: int) -> None:
         """Open the folder, or make it. Delete rows and files that do not match.
 
         Raises `ConfigError` if another process has it open, if it contains other files, if it cannot be read and
@@ -51,7 +51,7 @@ class DiskTier:
         """
         if capacity_bytes < 1:
             raise ConfigError(f"capacity_bytes is {capacity_bytes}, it must be at least 1")
-        self.folder = folder
+        self.folder = Path(folder)
         self.capacity_bytes = capacity_bytes
         self.num_bytes = 0
         self.failures: Counter[str] = Counter()
@@ -61,7 +61,7 @@ class DiskTier:
         self._num_uses = 0
         try:
             with contextlib.ExitStack() as opened:
-                self._lock = _lock(folder)
+                self._lock = _lock(self.folder)
                 opened.callback(self._lock.close)
                 self._index = self._open_index()
                 opened.callback(self._index.close)

@@ -44,6 +44,7 @@ class KvPlay extends HTMLElement {
     this.#root = this.attachShadow({ mode: "open" });
     this.#build();
     this.#take(this.#about.cases[0][0]);
+    this.#later(() => this.#reset());
     this.#openAddress();
     addEventListener("hashchange", () => this.#openAddress());
   }
@@ -58,7 +59,7 @@ class KvPlay extends HTMLElement {
   #build() {
     const style = make("style");
     style.textContent = STYLE;
-    this.chips = this.#about.cases.map(([fields, words]) => button(words, () => this.#take(fields), { "aria-pressed": "false" }));
+    this.chips = this.#about.cases.map(([fields, words]) => button(words, () => this.#begin(fields), { "aria-pressed": "false" }));
     const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...this.chips);
     this.run = button("Run", () => this.#toggleRun(), { class: "primary" });
     this.step = button("One step", () => this.#later(() => this.#stepped()));
@@ -77,8 +78,8 @@ class KvPlay extends HTMLElement {
     this.log = make("pre", { tabindex: "0", "aria-label": "What happened" });
     const keep = {
       "Save this run": () => this.#save(),
-      "Copy its address": () => this.#copy(location.href),
-      "Copy it as a frame": () => this.#copy(`<iframe src="${location.href}" title="KV cache" width="100%" height="900"></iframe>`),
+      "Copy its address": () => this.#copy((address) => address),
+      "Copy it as a frame": () => this.#copy((address) => `<iframe src="${address}" title="KV cache" width="100%" height="900"></iframe>`),
     };
     const links = Object.entries(keep).map(([words, act]) => button(words, () => this.#later(act), { class: "link" }));
     const kept = make("p", { class: "small bar" }, ...links);
@@ -160,13 +161,18 @@ class KvPlay extends HTMLElement {
     return this.#queue;
   }
 
-  /** Set the levers and texts of a case, and start with an empty cache. */
+  /** Begin a case. */
+  #begin(fields) {
+    this.#take(fields);
+    this.#restart();
+  }
+
+  /** Set the levers and texts of a case. */
   #take(fields) {
     this.#isRunning = false;
     this.#choose(fields);
     for (const name of BOXES) this.boxes[name].words.value = fields[name] ?? "";
     this.chips.forEach((chip, i) => chip.setAttribute("aria-pressed", String(this.#about.cases[i][0] === fields)));
-    this.#later(() => this.#reset());
   }
 
   #choose(fields) {
@@ -184,7 +190,13 @@ class KvPlay extends HTMLElement {
       if (sent && !this.boxes[box].words.value) this.boxes[box].words.value = sent[3];
     }
     this.#choose({ ...this.#levers, model: this.#model, [name]: value });
+    this.#restart();
+  }
+
+  /** Start with an empty cache. The address has the levers and texts from now on. */
+  #restart() {
     this.#later(() => this.#reset());
+    this.#later(() => this.#keepAddress());
   }
 
   async #reset() {
@@ -204,7 +216,6 @@ class KvPlay extends HTMLElement {
     const words = this.boxes[name].words.value;
     if (!words.trim()) throw new Error(`Write some words for ${name.toUpperCase()} first.`);
     await this.#act("send", name, words);
-    this.boxes[name].words.value = "";
   }
 
   async #act(what, box, words = "") {
@@ -212,6 +223,7 @@ class KvPlay extends HTMLElement {
     this.#say("");
     await this.#ask({ do: what, box: box.toUpperCase(), words });
     this.#done.push([this.#steps, what, box, words]);
+    if (what === "send") this.boxes[box].words.value = "";
     await this.#show();
   }
 
@@ -373,7 +385,7 @@ class KvPlay extends HTMLElement {
     this.log.textContent = log.join("\n");
     this.log.scrollTop = this.log.scrollHeight;
     this.#showRun();
-    await this.#keepAddress();
+    this.#keepAddress();
   }
 
   #showBox(name, box) {
@@ -394,17 +406,19 @@ class KvPlay extends HTMLElement {
     setTimeout(() => URL.revokeObjectURL(file), 1000);
   }
 
-  async #copy(text) {
+  async #copy(textOf) {
     if (!navigator.clipboard) throw new Error("The browser does not let this page copy. Copy the address from its address bar.");
-    await navigator.clipboard.writeText(text);
+    this.#keepAddress(); // a link to a heading may have taken its place
+    await navigator.clipboard.writeText(textOf(location.href));
     this.#say("Copied: your texts and steps are in the address.");
   }
 
   // ---- The address -------------------------------------------------------------------------------------------------------
 
-  async #keepAddress() {
+  #keepAddress() {
     const changed = Object.entries(this.#levers).filter(([name, value]) => value !== this.#about.levers[name]);
     const fields = { ...Object.fromEntries(changed), ...(this.#model !== "tiny" && { model: this.#model }) };
+    for (const name of BOXES) if (this.boxes[name].words.value) fields[name] = this.boxes[name].words.value;
     const address = new URLSearchParams({ ...fields, steps: String(this.#steps), done: JSON.stringify(this.#done) });
     history.replaceState(history.state, "", `#${address}`);
   }
@@ -414,10 +428,11 @@ class KvPlay extends HTMLElement {
     const done = doneOf(given.done);
     if (!done) return;
     this.#choose(given);
-    for (const name of BOXES) this.boxes[name].words.value = "";
+    for (const name of BOXES) this.boxes[name].words.value = given[name] ?? "";
+    const steps = Math.min(Math.max(0, Number(given.steps) || 0), MOST_STEPS);
     this.#later(async () => {
       await this.#reset();
-      await this.#goTo(Math.min(Math.max(0, Number(given.steps) || 0), MOST_STEPS), done);
+      if (steps || done.length) await this.#goTo(steps, done);
     });
   }
 }

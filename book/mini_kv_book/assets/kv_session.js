@@ -148,7 +148,7 @@ class KvSession extends HTMLElement {
     const sum = (of) => turns.reduce((total, turn) => total + of(turn), 0);
     const asked = sum((turn) => turn.tokens);
     const read = sum((turn) => turn.cached);
-    const again = sum((turn) => Math.max(turn.common - turn.cached, 0));
+    const again = sum((turn) => turn.again);
     this.#say(`${counted(turns.length, "turn")}. ${session.seconds.toFixed(1)} s. Nothing of the file left this page.`);
     this.rows = make("ol", { class: "rows", "aria-label": "The turns, each with its prompt in blocks", onkeydown: (event) => this.#key(event) });
     this.rows.append(...turns.map((turn, index) => this.#row(turn, index)));
@@ -173,13 +173,12 @@ class KvSession extends HTMLElement {
 
   #row(turn, index) {
     const most = Math.max(...this.#session.turns.map(({ tokens }) => tokens));
-    const known = Math.max(turn.common, turn.cached);
     const part = (name, tokens) => {
       const piece = make("i", { class: name });
       piece.style.width = `${(100 * tokens) / most}%`;
       return piece;
     };
-    const bar = make("span", { class: "blocks", "aria-hidden": "true" }, part("read", turn.cached), part("again", known - turn.cached), part("new", turn.tokens - known));
+    const bar = make("span", { class: "blocks", "aria-hidden": "true" }, part("read", turn.cached), part("again", turn.again), part("new", turn.tokens - turn.cached - turn.again));
     const waited = turn.pause !== null && turn.pause > turn.ttl ? `after ${duration(turn.pause)}` : "";
     const remark = [turn.conversation === "main" ? "" : turn.conversation, waited, turn.broke ? turn.broke.name : ""].filter(Boolean).join(", ");
     const words = `Turn ${turn.turn}${remark ? ` ${remark}` : ""}: ${turn.cached.toLocaleString("en")} of ${turn.tokens.toLocaleString("en")} tokens read`;
@@ -212,12 +211,11 @@ class KvSession extends HTMLElement {
   }
 
   #tell(turn) {
-    const known = Math.max(turn.common, turn.cached);
     const number = (value) => value.toLocaleString("en");
     const when = turn.pause === null ? "the first of its conversation" : `${duration(turn.pause)} after the turn before`;
     const lines = [
       make("h3", {}, `Turn ${turn.turn}`, make("span", { class: "small" }, ` ${when}, line ${turn.line} of the file`)),
-      make("p", {}, `${number(turn.tokens)} tokens asked. The provider read ${number(turn.cached)}, computed ${number(known - turn.cached)} again, and ${number(turn.tokens - known)} were new.`),
+      make("p", {}, `${number(turn.tokens)} tokens asked. The provider read ${number(turn.cached)}, computed ${number(turn.again)} again, and ${number(turn.tokens - turn.cached - turn.again)} were new.`),
     ];
     if (turn.broke) {
       const place = turn.broke.message === 0 ? "before the first text in the file" : `in text ${turn.broke.message} (${turn.broke.kind})`;
@@ -260,10 +258,10 @@ class KvSession extends HTMLElement {
     const rows = this.#session.rows.filter(({ tokens, is_total }) => tokens || is_total);
     const most = rows[0].tokens;
     const items = rows.map(({ name, label, tokens, is_total }) => {
-      const bar = make("i", { class: is_total ? "read" : "again" });
+      const bar = make("i", { class: is_total ? "read" : name === "never" ? "new" : "again" });
       bar.style.width = `${(100 * Math.abs(tokens)) / most}%`;
       const value = `${Math.abs(tokens).toLocaleString("en")} (${share(Math.abs(tokens), most)})`;
-      return make("li", {}, make("span", {}, is_total ? (TOTALS[name] ?? label) : loss(name, label, tokens)), make("span", { class: "blocks", "aria-hidden": "true" }, bar), make("span", { class: "value" }, value));
+      return make("li", {}, make("span", {}, is_total || tokens < 0 ? label : `less: ${label}`), make("span", { class: "blocks", "aria-hidden": "true" }, bar), make("span", { class: "value" }, value));
     });
     return make("section", { "aria-label": "Where the tokens went" }, make("h3", {}, "Where the tokens went"), make("ul", { class: "waterfall" }, ...items));
   }
@@ -392,11 +390,6 @@ const key = () =>
     { class: "key" },
     ...[["read", "read from the cache"], ["again", "computed again"], ["new", "new"]].flatMap(([name, words]) => [make("i", { class: name }), make("span", {}, words)]),
   );
-
-const TOTALS = { observed: "tokens that the provider read" };
-
-/** The words for a loss. Below 0 it is a gain: the provider read more than blocks would find. */
-const loss = (name, label, tokens) => (name !== "server" ? `less: ${label}` : tokens < 0 ? "more at the provider" : "less: fewer at the provider");
 
 const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "0 %");

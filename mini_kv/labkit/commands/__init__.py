@@ -8,11 +8,12 @@ exit status. mini-kv loads only the module of the typed command.
 """
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.labkit.lab import Lab, find_lab, shown
+from mini_kv.labkit.lab import Lab, find_lab, pip, shown
 
 
 def add_lab_argument(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,12 @@ def on_lab(args: argparse.Namespace, act: Callable[[Lab], int]) -> int:
     except ValueError as error:
         print(f"mini-kv {args.command}: {error}", file=sys.stderr)
         return 2
+
+
+def need_pytest() -> None:
+    """Raise `ValueError` with the command that installs pytest, if it is missing."""
+    if importlib.util.find_spec("pytest") is None:
+        raise ValueError(f"labs are run by pytest, which is not installed: {pip()} install pytest")
 
 
 def write_page(file: str, text: str) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from mini_kv.labkit.lab import UnknownLabError, find_checkout
+from mini_kv.labkit.lab import UnknownLabError, find_checkout, pip
 
 
 class Extra(NamedTuple):
@@ -86,7 +86,7 @@ def _check_extra(name: str, extra: Extra) -> tuple[str, bool, bool, str]:
     wanted = [package for package in extra.packages if package != "triton" or sys.platform == "linux"]
     missing = [package for package in wanted if not _importable(package)]
     lacks = f" (no {', no '.join(missing)})" if missing else ""
-    return f"extra {name}: {extra.gives}{lacks}", not missing, False, f"{extra.make}, or pip install -e '.[{name}]'"
+    return f"extra {name}: {extra.gives}{lacks}", not missing, False, f"{extra.make}, or {pip()} install -e '.[{name}]'"
 
 
 def installed(package: str) -> str:
@@ -103,7 +103,7 @@ def check_torch(version: str) -> list[tuple[str, bool, bool, str]]:
     first = ".".join(map(str, UNTRIED_TORCH))
     what = f"PyTorch older than {first}, from which on none was tried"
     is_tried = numbers < UNTRIED_TORCH
-    return [(f"{what}: here is {version}", is_tried, False, f"pip install 'torch<{first}'")] if version else []
+    return [(f"{what}: here is {version}", is_tried, False, f"{pip()} install 'torch<{first}'")] if version else []
 
 
 def _importable(name: str) -> bool:

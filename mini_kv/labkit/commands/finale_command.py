@@ -12,7 +12,7 @@ from mini_kv.labkit.commands import write_file, write_page
 from mini_kv.labkit.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
 from mini_kv.labkit.inside_vllm.as_patch import PLACES, patch_of
 from mini_kv.labkit.inside_vllm.vllm_source import GET_IT, PATCHED
-from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout, shown
+from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout, pip, shown
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.labkit.own_engine.found import find_parts
 from mini_kv.typed_numbers import whole_number
@@ -127,7 +127,7 @@ def _scenes(seed: int, num_hours: int) -> list[Scene]:
 def _recorded(seed: int) -> list[Scene]:
     """Return the act beside the recorded run. Raises `UnknownLabError` if it cannot be played."""
     if find_spec("torch") is None:
-        raise UnknownLabError("--inside-vllm: the recorded run has a model, which needs PyTorch: pip install torch")
+        raise UnknownLabError(f"--inside-vllm: the recorded run's model needs PyTorch: {pip()} install torch")
     from mini_kv.labkit.inside_vllm.acts import RECORDED_SEED, recorded_scene
 
     if seed != RECORDED_SEED:

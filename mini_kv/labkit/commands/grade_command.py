@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from mini_kv.labkit.commands import write_file
+from mini_kv.labkit.commands import need_pytest, write_file
 from mini_kv.labkit.grading.grade import TO_REVIEW, Grader, Mark
 from mini_kv.labkit.grading.gradebook import as_csv, save
 from mini_kv.labkit.grading.handins import find_handins, read_roster
@@ -83,6 +83,7 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
 def _check(args: argparse.Namespace) -> None:
     if os.name == "nt":
         raise ValueError("Windows cannot limit a process: grade in WSL or in a container")
+    need_pytest()
     if not Path(args.submissions).is_dir():
         raise ValueError(f"{args.submissions} is not a folder")
 

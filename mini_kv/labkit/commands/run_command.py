@@ -1,7 +1,6 @@
 """`mini-kv run LAB`: test the learner's file, and print the first failure in full and the number of others."""
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TextIO
 
-from mini_kv.labkit.commands import add_lab_argument, on_lab
+from mini_kv.labkit.commands import add_lab_argument, need_pytest, on_lab
 from mini_kv.labkit.commands.predict_command import ask_next
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import read_state
@@ -18,6 +17,9 @@ from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.scoreboard import ENDED
 from mini_kv.labkit.time_limit import TIME_LIMIT_S
 from mini_kv.typed_numbers import number_above_zero
+
+_UNUSABLE = 4
+"""The status of pytest if it ran nothing, and has said why in a line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +48,7 @@ def run_lab(
 
     Raises `ValueError` if pytest is not installed.
     """
-    if importlib.util.find_spec("pytest") is None:
-        raise ValueError("labs are run by pytest, which is not installed: pip install pytest")
+    need_pytest()
     if answers is not None:
         ask_next(lab, out, answers)
     out.flush()
@@ -59,6 +60,8 @@ def run_lab(
         status = subprocess.run(command, cwd=lab.root, env=environment, check=False).returncode
         tests = json.loads(results.read_text(encoding="utf-8"))["tests"] if results.exists() else []
     ended = next((test["test"] for test in tests if test["message"] == ENDED), "")
+    if status == _UNUSABLE:
+        return 2
     if ended or not tests:
         where = f" in {ended}" if ended else ""
         out.write(f"Python ended with status {status}{where}. Does {lab.starter.name} end it, or crash it?\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_kv.events.events_file import EventsHeader, dump_events, load_events
 from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.labkit.commands import write_file, write_page
+from mini_kv.labkit.commands import need_pytest, write_file, write_page
 from mini_kv.labkit.lab import Lab, find_lab, shown
 from mini_kv.viz.figure import page, spans_data, story_data
 from mini_kv.viz.still import moving_svg
@@ -163,6 +163,7 @@ def find_test(lab: Lab, beginning: str) -> str:
 
 def _run_test(lab: Lab, test: str) -> tuple[Any, Any]:
     """Run one test on the learner's code without output. Return its result and its fixture, which has its story."""
+    need_pytest()
     import pytest
 
     from mini_kv.labkit.plugin import FIXTURE, RESULTS

@@ -26,8 +26,7 @@ from typing import Any
 from mini_kv.labkit.commands.predict_command import is_right
 from mini_kv.labkit.grading.copies import Copy, fresh_copy
 from mini_kv.labkit.grading.handins import HandIn, printable
-from mini_kv.labkit.grading.inside import LIMITS, PIPES
-from mini_kv.labkit.grading.isolation import Walls, environment_of, limits_of
+from mini_kv.labkit.grading.isolation import LIMITS, PIPES, Walls, environment_of, limits_of
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.misconception import find_beliefs

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
+from mini_kv.labkit.grading.isolation import LIMITS, PIPES
 from mini_kv.labkit.judge import changed, functions_of_all_modules
 
-PIPES = "MINI_KV_PIPES"
-LIMITS = "MINI_KV_LIMITS"
 _MESSAGE = 4_000
 """The most characters of a failure's message in the report."""
 _OBSERVED = 20_000

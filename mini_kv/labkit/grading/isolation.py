@@ -22,6 +22,9 @@ SAYS = {
     "process": "as a process of your account, with limits: it can use the network, read and write all your files, "
     "other hand-ins included, and end your other processes",
 }
+PIPES = "MINI_KV_PIPES"
+LIMITS = "MINI_KV_LIMITS"
+"""Variables of the submission's process, which `inside` reads."""
 _MB = 1 << 20
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mini_kv.labkit.lab import Lab, LabPart
+from mini_kv.labkit.lab import Lab, LabPart, pip
 from mini_kv.labkit.own_engine.blame import Search, what_broke
 from mini_kv.labkit.own_engine.dice_hour import dice_hours
 from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
@@ -158,7 +158,7 @@ class Finale:
         for number, scene in enumerate(self._scenes, start=1):
             yield from self._play(number, scene)
         if not self._has_model:
-            yield "The acts with a model need PyTorch: pip install torch"
+            yield f"The acts with a model need PyTorch: {pip()} install torch"
         if self.num_played == 0:
             yield "No part is yours yet. Begin with a lab: mini-kv run 01"
         elif self.is_right:

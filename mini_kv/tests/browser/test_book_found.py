@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from mini_kv_book.found import MENDED, mended
+from mini_kv_book.found import MENDED, marked, mended
 from mini_kv_book.places import DOCS
+from mini_kv_book.planes import element
 from mini_kv_book.taught import glossary, words
 
 from mini_kv.tests.browser.built_book import PREFIX, page_names
@@ -89,6 +90,64 @@ def test_the_search_loses_no_number_and_no_word_beside_one(site):
         ["node", "-e", WORDS_OF_LUNR, str(worker), json.dumps(words)], capture_output=True, text=True, check=True
     )
     assert sorted(json.loads(done.stdout)) == words
+
+
+ASK = """
+const [fs, path, vm] = ["fs", "path", "vm"].map(require);
+const [worker, index, words] = process.argv.slice(1);
+const load = (file) => vm.runInThisContext(fs.readFileSync(path.join(path.dirname(worker), file), "utf8"));
+let hear, answer;
+globalThis.self = globalThis;
+globalThis.addEventListener = (_, listener) => (hear = listener);
+globalThis.postMessage = (message) => (answer = message.data);
+globalThis.importScripts = (...files) => files.forEach(load);
+console.warn = () => {};
+load(path.basename(worker));
+(async () => {
+  const data = JSON.parse(fs.readFileSync(index, "utf8"));
+  await hear({ data: { type: 0, data: { ...data, options: { suggest: true } } } });
+  const lost = [];
+  for (const word of JSON.parse(words)) {
+    await hear({ data: { type: 2, data: word } });
+    if (answer.items.length === 0) lost.push(word);
+  }
+  console.log(JSON.stringify(lost));
+})();
+"""
+"""Asks the theme's worker for each word, as a page does. An error of lunr is an answer without a page."""
+
+
+def test_each_taught_word_is_found_in_both_languages(site):
+    asked = {word for those in words().values() for word in those} | set(glossary()) | set(glossary().values())
+    assert len(asked) > 250
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.js")
+    index = site / "search/search_index.json"
+    done = subprocess.run(
+        ["node", "-e", ASK, str(worker), str(index), json.dumps(sorted(asked))],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert json.loads(done.stdout) == []
+
+
+def indexed_text(page: str) -> str:
+    """Return what the theme puts into the index of a page."""
+    parser = pytest.importorskip("material.plugins.search.plugin").Parser()
+    parser.feed(marked(page))
+    return " ".join("".join(section.text) for section in parser.data)
+
+
+def test_measured_times_are_not_in_the_index():
+    """So two builds of the same files have the same index."""
+
+    def page(milliseconds: float) -> str:
+        row = {"request_id": "A1", "begin": 0, "token_ids": [1, 2]}
+        step = {"plan": [row], "tokens": {}, "ms": milliseconds}
+        record = {"words": {}, "steps": [step]}
+        return f"<h2 id='x'>Plans</h2><p>Before.</p>{element(record, 1_000_000)}<p>After.</p>"
+
+    assert indexed_text(page(7.01)) == indexed_text(page(9.34)) == " <p>Before.</p><p>After.</p>"
 
 
 def test_another_lunr_ends_the_build():

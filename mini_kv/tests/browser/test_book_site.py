@@ -69,6 +69,25 @@ def test_a_copy_that_is_not_broken_is_built(copy):
 
 
 @pytest.mark.xdist_group("copies")
+def test_the_books_title_address_and_language_are_those_of_the_course(copy):
+    """Without another command: mkdocs.yml still has the old ones."""
+    file = copy / "book/course.toml"
+    text = file.read_text(encoding="utf-8")
+    for old, new in (('name = "mini_kv"', 'name = "KV 2027"'), ('site = ""', 'site = "https://kv.example.edu/a"')):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    file.write_text(text.replace('language = "en"', 'language = "de"'), encoding="utf-8")
+    done = build(copy / "site", copy)
+    assert done.returncode == 0, done.stderr[-3000:]
+    page, lost = ((copy / "site" / name).read_text(encoding="utf-8") for name in ("other/index.html", "404.html"))
+    assert "<title>other.md - KV 2027</title>" in page
+    assert '<link rel="canonical" href="https://kv.example.edu/a/other/">' in page
+    assert 'content="https://kv.example.edu/a/assets/cards/other.png"' in page
+    assert '<html lang="de"' in page
+    assert 'href="/a/other/"' in lost
+
+
+@pytest.mark.xdist_group("copies")
 def test_what_a_fence_cannot_show_stops_the_build_and_names_file_and_line(copy):
     index = copy / "book/docs/index.md"
     index.write_text("# Start\n\n```kv-python\n1 / 0\n```\n", encoding="utf-8")
@@ -614,3 +633,20 @@ def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_p
     page = open_page(f"{book_url}chapters/18-who-should-go/#figure=2&step=3")
     counts = page.locator("kv-story .count").all_inner_texts()
     assert [count.partition(" of")[0] for count in counts[:2]] == ["step 1", "step 3"]
+
+
+@pytest.mark.parametrize(
+    ("place", "state"),
+    [
+        ("fit/", "#model=qwen-3.5-4b&max-len=4096"),
+        ("play/", "#block_size=4&steps=0&done=[]"),
+        ("chapters/07-share-free-revive-evict/", "#step=4"),
+        ("chapters/18-who-should-go/", "#figure=2&step=3"),
+    ],
+)
+def test_scrolling_leaves_what_the_address_holds(place, state, book_url, open_page):
+    page = open_page(f"{book_url}{place}{state}", width=1280)
+    for end in ("document.body.scrollHeight", "0"):
+        page.evaluate(f"scrollTo(0, {end})")
+        page.wait_for_timeout(600)  # a theme that follows the headings waits for a quarter of a second
+    assert page.evaluate("location.hash") == state

@@ -232,6 +232,36 @@ def test_an_address_holds_texts_and_steps(show):
     assert again.get_by_label("Tokens per block").input_value() == "4"
 
 
+def test_a_changed_setting_is_in_the_address_at_once_with_the_texts_that_wait(show):
+    page = show()
+    box(page, "A").locator("textarea").fill("The cache counts blocks")
+    page.get_by_label("Tokens per block").select_option("4")
+    page.wait_for_function("() => location.hash.includes('block_size=4')", timeout=5_000)
+    again = show("#" + page.url.partition("#")[2])
+    again.wait_for_function(
+        "() => document.querySelector('kv-play').shadowRoot?.querySelector('#block_size')?.value === '4'", timeout=5_000
+    )
+    assert box(again, "A").locator("textarea").input_value() == "The cache counts blocks"
+    assert status(again).startswith("Press Run")
+
+
+def test_a_case_that_is_chosen_is_in_the_address(show):
+    page = show()
+    assert page.url.partition("#")[2] == ""
+    press(page, "Layers that see 32 tokens")
+    page.wait_for_function("() => location.hash.includes('model=tiny_windows')", timeout=5_000)
+
+
+def test_the_copied_address_holds_the_run_although_a_heading_was_visited(show):
+    page = show()
+    make_steps(page, 1, 2)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("location.hash = 'the-engine'")
+    press(page, "Copy its address")
+    page.get_by_text("Copied: your texts and steps are in the address.").wait_for()
+    assert "steps=2" in page.evaluate("navigator.clipboard.readText()")
+
+
 @pytest.mark.parametrize(
     ("fragment", "said"),
     [

@@ -71,7 +71,8 @@ def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
     lost = page.get_by_role("region", name="Where the tokens went").get_by_role("listitem").all_inner_texts()
     assert [line.split("\n")[0] for line in lost] == [
         "all prompt tokens",
-        "less: never seen before",
+        "less: new, or less than a block",
+        "less: after a break, although the turn before had them",
         "began an earlier prompt",
         "hits if nothing were evicted",
         "less: fewer at the provider",
@@ -84,6 +85,19 @@ def test_the_example_shows_each_turn_and_begins_with_the_first_break(show):
         "Turn 15 Another model, at token 0: 5,780 tokens computed again",
         "Turn 17 The history was compacted, at token 3,000",
     ]
+
+
+def test_tokens_that_a_clock_broke_are_drawn_as_computed_again_and_not_as_new(show):
+    """By the file the prompt before turn 13 had 7,435 tokens, and 3,200 were read."""
+    page = show()
+    assert example(page, "Codex").endswith("15,168 were computed although an earlier turn had them.")
+    page.get_by_role("button", name="Turn 13", exact=True).click()
+    told = "7,735 tokens asked. The provider read 3,200, computed 4,235 again, and 300 were new."
+    assert told in detail(page)
+    bars = page.locator("kv-session .waterfall li").evaluate_all(
+        "items => items.map((item) => [item.querySelector('i').className, item.querySelector('.value').textContent])"
+    )
+    assert bars[:3] == [["read", "94,403 (100.0 %)"], ["new", "8,963 (9.5 %)"], ["again", "7,424 (7.9 %)"]]
 
 
 def test_the_arrow_keys_walk_through_the_turns(show):

@@ -15,7 +15,7 @@ from mini_kv.cli import main
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.events.edge import EdgeKind
 from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.lab import LabPart
+from mini_kv.labkit.lab import LabPart, pip
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
@@ -132,7 +132,7 @@ def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_
     finale, told = finale_of(folder_of(tmp_path, *ON_DICE), num_hours=6)
     assert finale.is_right
     assert told.count("Act ") == 7
-    assert told.endswith("The acts with a model need PyTorch: pip install torch\nAll 7 acts are right.")
+    assert told.endswith(f"The acts with a model need PyTorch: {pip()} install torch\nAll 7 acts are right.")
     assert finale.film is not None and finale.film["title"] == "An hour on dice, seed 0"
 
 
@@ -143,7 +143,7 @@ def test_the_acts_on_dice_play_where_torch_cannot_be_imported(tmp_path):
         [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("need PyTorch: pip install torch\nAll 7 acts are right.\n")
+    assert done.stdout.endswith(f"need PyTorch: {pip()} install torch\nAll 7 acts are right.\n")
 
 
 @pytest.mark.slow

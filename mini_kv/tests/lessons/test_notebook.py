@@ -26,7 +26,7 @@ def test_a_story_carries_all_that_it_needs():
     """It holds its script, once, and its data, and loads nothing from elsewhere."""
     html = Story("share-and-evict")._repr_html_()
     assert html.startswith(f"<script>{figure.script()}</script>")
-    assert html.endswith(figure.fragment(figure.story_data(load_scenario("share-and-evict"))))
+    assert html.endswith(f"{figure.fragment(figure.story_data(load_scenario('share-and-evict')))}</div>")
     assert not re.search(r"""(src|href)=(?!"#)|@import|url\(["']?http""", html.replace(figure.script(), ""))
 
 
@@ -120,12 +120,12 @@ CHARTS = {
 @pytest.mark.parametrize("kind", CHARTS)
 def test_a_chart_is_a_good_guest_on_a_page(kind):
     """The page's own colour, no style for others, a text for who cannot see it; and twice the same, to the byte."""
-    html = CHARTS[kind]()._repr_html_()
+    html = CHARTS[kind]().fragment()
     assert html.startswith('<figure style="margin:0;max-width:42rem"><svg role="img" aria-label="T. A &amp; B." ')
     assert html.endswith("<figcaption>A &amp; B.</figcaption></figure>")
     assert "currentColor" in html
     assert not re.search(r"<style|<\?xml|<!DOCTYPE|<metadata|<script|#000000|http://(?!www\.w3\.org)", html)
-    assert CHARTS[kind]()._repr_html_() == html
+    assert CHARTS[kind]().fragment() == html
 
 
 @pytest.mark.notebooks

@@ -1,5 +1,6 @@
 """The tier on a disk: what it keeps, what a crash may leave behind, and what of that opens."""
 
+import contextlib
 import itertools
 import random
 import shutil
@@ -68,6 +69,12 @@ def test_a_folder_belongs_to_one_engine(disk: DiskTier) -> None:
         DiskTier(disk.folder, SIZE)
     disk.close()
     DiskTier(disk.folder, SIZE).close()
+
+
+def test_the_folder_may_be_a_text(tmp_path: Path) -> None:
+    with contextlib.closing(DiskTier(str(tmp_path / "tier"), 3 * SIZE)) as disk:
+        assert disk.store(KEYS[0], ENVELOPES[0])
+    assert (tmp_path / "tier" / KEYS[0].hex()[:2]).is_dir()
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:

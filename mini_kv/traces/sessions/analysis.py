@@ -17,10 +17,17 @@ from mini_kv.traces.sessions.breaks import FROM_COUNTS, Break, find_break
 from mini_kv.traces.sessions.hosted import Prediction, predict
 from mini_kv.traces.sessions.layout import Layout, Weigh, lay_out, slack
 from mini_kv.traces.sessions.session import Session, Turn
-from mini_kv.traces.waterfall import Waterfall, make_waterfall
+from mini_kv.traces.waterfall import Row, Waterfall, make_waterfall
 
 BLOCK_SIZE = 16
 FIRST = "first turn"
+LABELS = {
+    "never": "new, or less than a block",
+    "server": "fewer at the provider",
+    "observed": "tokens that the provider read",
+}
+"""Labels of the waterfall's rows that are others here, by the row's name."""
+MORE = "more at the provider"
 NO_COUNTS = "the provider counted no cached token at all, so only causes that the texts show are named"
 
 
@@ -50,6 +57,8 @@ class TurnRow:
     common: int
     """Tokens of the prompt that equal those of the conversation's turn before."""
     broke: Break | None
+    again: int
+    """Tokens that the conversation's turn before would have given, less those that the provider read."""
     note: str
     """Why the provider's count differs from the prediction, if it does and nothing broke."""
 
@@ -63,6 +72,7 @@ class Analysis:
     rows: Sequence[TurnRow]
     block_size: int
     waterfall: Waterfall
+    """Its rows are `told_rows`."""
     causes: Sequence[Cause]
     """Causes of losses in the pool."""
 
@@ -136,10 +146,32 @@ def analyse(
         last[turn.conversation] = index
         row = _row(index, before, session, layouts, predictions, waterfall)
         rows.append(row if needed is None else replace(row, needed=needed[index]))
+    waterfall = replace(waterfall, rows=told_rows(waterfall, rows))
     if not session.has_cached:
         session = replace(session, notes=[*session.notes, NO_COUNTS])
         rows = [_without_counts(row) for row in rows]
     return Analysis(session, layouts, rows, block_size, waterfall, causes)
+
+
+def told_rows(waterfall: Waterfall, turns: Sequence[TurnRow]) -> list[Row]:
+    """Return the waterfall's rows in a session's words. What a break cost has a row of its own.
+
+    The waterfall sees blocks, and each block after a break is new to it.
+    """
+    size = waterfall.setup.hash_block_size
+    lost = 0
+    for turn, shared in zip(turns, waterfall.shared, strict=True):
+        given = turn.cached + turn.again if turn.again else turn.common
+        lost += max(given // size * size - shared.tokens, 0)
+    rows = []
+    for row in waterfall.rows:
+        is_more = row.name == "server" and row.tokens < 0
+        row = row._replace(label=MORE if is_more else LABELS.get(row.name, row.label))
+        if row.name == "never":
+            rows.append(row._replace(tokens=row.tokens - lost))
+            row = Row("after-break", "after a break, although the turn before had them", lost)
+        rows.append(row)
+    return rows
 
 
 def _without_counts(row: TurnRow) -> TurnRow:
@@ -175,6 +207,7 @@ def _row(
         needed=None,
         common=layout.common,
         broke=broke,
+        again=broke.again if broke is not None else max(layout.common - turn.num_cached, 0),
         note=_note(turn, prediction, pause) if broke is None else "",
     )
 

@@ -4,6 +4,7 @@ Some causes are visible in the texts: the prompt does not continue the prompt be
 the texts continue, and the provider read fewer tokens than before.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,7 @@ class Break:
     kind: str
     """The kind of this text."""
     again: int
-    """Tokens that the prompt before had at the same place, and that the provider computed again."""
+    """Tokens that the prompt before would have given, less those that the provider read."""
 
     @property
     def sentence(self) -> str:
@@ -98,17 +99,41 @@ class Break:
 def find_break(turn: Turn, layout: Layout, before: Turn, layout_before: Layout, prediction: Prediction) -> Break | None:
     """Return the break between two turns of a conversation, if there is one."""
     name = _visible(turn, layout, before, layout_before)
-    again = max(layout.common - turn.num_cached, 0)
+    given = layout.common
     if name is not None:
+        given = max(given, _num_same(layout, layout_before))
         token = max(layout.common, turn.num_cached) if name == THINKING_REMOVED else layout.common
-        number, kind = layout.message_at(token)
-        return Break(name, token, number, kind, again)
-    name = _hidden(turn, layout, before, prediction)
-    if name is None:
-        return None
-    token = 0 if name == MODEL else turn.num_cached
+    else:
+        name = _hidden(turn, layout, before, prediction)
+        if name is None:
+            return None
+        token = 0 if name == MODEL else turn.num_cached
     number, kind = layout.message_at(token)
-    return Break(name, token, number, kind, again)
+    return Break(name, token, number, kind, max(given - turn.num_cached, 0))
+
+
+def _num_same(layout: Layout, before: Layout) -> int:
+    """Return the tokens whose text is in the prompt before, at any place."""
+    texts = Counter(span.part for span in before.spans)
+    num_same = 0
+    for place, span in enumerate(layout.spans):
+        if texts[span.part]:
+            texts[span.part] -= 1
+            num_same += span.num_tokens
+        elif place == layout.place < len(before.spans):
+            num_same += _num_same_in_text(span, before.spans[layout.place])
+    return num_same
+
+
+def _num_same_in_text(span: Span, before: Span) -> int:
+    """Return the tokens before and after the letters that differ. A short text after them may be equal by chance."""
+    if span.part.kind != before.part.kind or not before.step:
+        return 0
+    texts = before.part.text, span.part.text
+    start = common_length(*texts)
+    end = min(common_length(texts[0][::-1], texts[1][::-1]), min(map(len, texts)) - start)
+    num_changed = len(texts[0]) - start - (end if end >= LEAST_BEHIND else 0)
+    return min(before.num_tokens - round(num_changed / before.step), span.num_tokens)
 
 
 def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) -> str | None:

@@ -9,13 +9,6 @@ from mini_kv.traces.waterfall import Waterfall
 
 _WIDTH = 40
 """Most signs of a row of blocks."""
-_LABELS = {
-    ("never", False): "new, or after a break, or less than a block",
-    ("server", False): "fewer at the provider",
-    ("server", True): "more at the provider",
-    ("observed", False): "tokens that the provider read",
-}
-"""Labels of the waterfall's rows that are others here, by the row's name and whether its number is below 0."""
 _MOST_TEXT = 70
 """Letters of a text that are printed on request."""
 
@@ -112,8 +105,7 @@ def _drawing(analysis: Analysis) -> list[str]:
         "",
     ]
     for row in analysis.rows:
-        common = min(max(row.common, row.cached), row.tokens)
-        ends = [_signs(count, size * per_sign) for count in (row.cached, common, row.tokens)]
+        ends = [_signs(count, size * per_sign) for count in (row.cached, row.cached + row.again, row.tokens)]
         signs = "#" * ends[0] + "x" * (ends[1] - ends[0]) + "+" * (ends[2] - ends[1])
         lines.append(f"{row.turn:>4} [{signs}]")
     return lines
@@ -164,12 +156,11 @@ def _texts(analysis: Analysis) -> list[str]:
 
 def _waterfall(waterfall: Waterfall) -> list[str]:
     total = waterfall.tokens("prompt")
-    labels = [_LABELS.get((row.name, row.tokens < 0), row.label) for row in waterfall.rows]
-    width = max(map(len, labels)) + 2
+    width = max(len(row.label) for row in waterfall.rows) + 2
     lines = [f"All turns in blocks of {waterfall.setup.hash_block_size} tokens:", ""]
-    for row, label in zip(waterfall.rows, labels, strict=True):
+    for row in waterfall.rows:
         if row.is_total or row.tokens:
-            label = label if row.is_total else f"  - {label}"
+            label = row.label if row.is_total else f"  - {row.label}"
             lines.append(f"{label:<{width + 4}}{row.tokens:>15,} {100 * row.tokens / total:7.2f} %")
     return lines
 
@@ -189,9 +180,8 @@ def _pool(analysis: Analysis) -> list[str]:
 
 
 def _cost(row: TurnRow, num_blocks: int) -> str:
-    at_provider = max(row.common - row.cached, 0)
     if row.pool is None:
-        return f"the prompt is larger than the pool. The provider computed {at_provider:,} old tokens again."
-    cost = f"the pool computed {row.blocks - row.pool:,} old tokens again, the provider {at_provider:,}."
+        return f"the prompt is larger than the pool. The provider computed {row.again:,} old tokens again."
+    cost = f"the pool computed {row.blocks - row.pool:,} old tokens again, the provider {row.again:,}."
     room = num_blocks - (row.needed or 0)
     return cost if room < 0 else f"{cost} Other sessions may fill {room:,} blocks before it finds less."
