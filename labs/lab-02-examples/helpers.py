@@ -8,6 +8,6 @@ EXAMPLES = Examples(
     correct=CORRECT_QUEUES,
     faulty=[(queue.check, queue.make) for queue in FAULTY_QUEUES],
     run=run_on_queue,
-    hint="only an AssertionError accuses a queue. Use is_refused for a call that must raise",
+    hint="an exception on a correct queue is a mistake of the example. Use is_refused for a call that must raise",
 )
 accepts_all, catches = EXAMPLES.accepts_all, EXAMPLES.catches

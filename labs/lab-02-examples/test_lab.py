@@ -40,7 +40,7 @@ def test_3_check_removing_accuses_no_correct_queue(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_1_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 1."""
+    """The examples fail on queue 1."""
     catches(lab, 1)
 
 
@@ -52,7 +52,7 @@ def test_queue_1_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_2_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 2."""
+    """The examples fail on queue 2."""
     catches(lab, 2)
 
 
@@ -64,7 +64,7 @@ def test_queue_2_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_3_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 3."""
+    """The examples fail on queue 3."""
     catches(lab, 3)
 
 
@@ -76,7 +76,7 @@ def test_queue_3_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_4_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 4."""
+    """The examples fail on queue 4."""
     catches(lab, 4)
 
 
@@ -88,7 +88,7 @@ def test_queue_4_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_5_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 5."""
+    """The examples fail on queue 5."""
     catches(lab, 5)
 
 
@@ -100,7 +100,7 @@ def test_queue_5_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_6_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 6."""
+    """The examples fail on queue 6."""
     catches(lab, 6)
 
 
@@ -112,7 +112,7 @@ def test_queue_6_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_7_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 7."""
+    """The examples fail on queue 7."""
     catches(lab, 7)
 
 
@@ -124,7 +124,7 @@ def test_queue_7_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_8_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 8."""
+    """The examples fail on queue 8."""
     catches(lab, 8)
 
 
@@ -136,7 +136,7 @@ def test_queue_8_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_9_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 9."""
+    """The examples fail on queue 9."""
     catches(lab, 9)
 
 
@@ -148,7 +148,7 @@ def test_queue_9_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_10_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 10."""
+    """The examples fail on queue 10."""
     catches(lab, 10)
 
 
@@ -160,7 +160,7 @@ def test_queue_10_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_11_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 11."""
+    """The examples fail on queue 11."""
     catches(lab, 11)
 
 
@@ -172,5 +172,5 @@ def test_queue_11_is_caught(lab: LabUnderTest) -> None:
     why="the queue breaks one sentence of the contract",
 )
 def test_queue_12_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on queue 12."""
+    """The examples fail on queue 12."""
     catches(lab, 12)

@@ -40,7 +40,7 @@ def test_3_check_hit_rate_accuses_no_correct_version(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_1_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 1."""
+    """The examples fail on version 1."""
     catches(lab, 1)
 
 
@@ -52,7 +52,7 @@ def test_version_1_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_2_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 2."""
+    """The examples fail on version 2."""
     catches(lab, 2)
 
 
@@ -64,7 +64,7 @@ def test_version_2_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_3_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 3."""
+    """The examples fail on version 3."""
     catches(lab, 3)
 
 
@@ -76,7 +76,7 @@ def test_version_3_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_4_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 4."""
+    """The examples fail on version 4."""
     catches(lab, 4)
 
 
@@ -88,7 +88,7 @@ def test_version_4_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_5_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 5."""
+    """The examples fail on version 5."""
     catches(lab, 5)
 
 
@@ -100,7 +100,7 @@ def test_version_5_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_6_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 6."""
+    """The examples fail on version 6."""
     catches(lab, 6)
 
 
@@ -112,7 +112,7 @@ def test_version_6_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_7_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 7."""
+    """The examples fail on version 7."""
     catches(lab, 7)
 
 
@@ -124,7 +124,7 @@ def test_version_7_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_8_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 8."""
+    """The examples fail on version 8."""
     catches(lab, 8)
 
 
@@ -136,7 +136,7 @@ def test_version_8_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_9_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 9."""
+    """The examples fail on version 9."""
     catches(lab, 9)
 
 
@@ -148,7 +148,7 @@ def test_version_9_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_10_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 10."""
+    """The examples fail on version 10."""
     catches(lab, 10)
 
 
@@ -160,7 +160,7 @@ def test_version_10_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_11_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 11."""
+    """The examples fail on version 11."""
     catches(lab, 11)
 
 
@@ -172,5 +172,5 @@ def test_version_11_is_caught(lab: LabUnderTest) -> None:
     why="the version breaks one sentence of the contract",
 )
 def test_version_12_is_caught(lab: LabUnderTest) -> None:
-    """The examples raise an AssertionError on version 12."""
+    """The examples fail on version 12."""
     catches(lab, 12)

@@ -45,7 +45,8 @@ def next_states(
     None is the null block: a place without a state.
 
     1. The step starts from the state of `num_computed_tokens` tokens, which lies in the place of the last of them. All
-       other states are given back: null blocks take their places, and no place is lost.
+       other states are given back: null blocks take their places, and no place is lost. A step may be repeated: then
+       the table has a later state, too, perhaps after the last token of this step.
     2. It writes one state, of `num_tokens` tokens, in the place of the last of these, and none on the way. If that is
        the place that it started from, the state is written over.
 

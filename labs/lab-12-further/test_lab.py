@@ -100,6 +100,8 @@ def test_7_a_step_across_a_blocks_end_holds_two(lab: LabUnderTest) -> None:
     cases: list[Case] = [
         ([4], 4, 5, [4, 5], "the state of 4 tokens is read, that of 5 is written into the next block"),
         ([None, None, 10], 10, 22, [None, None, 10, None, None, 22], "no state is written on the way"),
+        ([None, None, 10, 14], 10, 14, [None, None, 10, 14], "a step that is repeated starts from the state of 10"),
+        ([4, None], 4, 7, [4, 7], "the state of 4 tokens is in place 0, and place 1 has none yet"),
     ]
     expect_tables(lab, cases)
 
@@ -111,6 +113,7 @@ def test_8_what_a_step_does_not_start_from_is_given_back(lab: LabUnderTest) -> N
         ([4, 5], 5, 6, [None, 6], "the state of 5 tokens includes the state of 4"),
         ([4, 8], 8, 9, [None, 8, 9], "the step starts from the state of 8, so the state of 4 is freed"),
         ([None, None, 10, 14], 14, 15, [None, None, None, 15], "10 goes, its place stays"),
+        ([None, None, 10, 14], 10, 12, [None, None, 12, None], "14 goes, its place stays, though it is the last one"),
     ]
     expect_tables(lab, cases)
 

@@ -27,7 +27,7 @@ def test_1_check_sharing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Sharing",
 )
 def test_manager_1_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 1."""
+    """The check fails on manager 1."""
     catches(lab, 1)
 
 
@@ -44,7 +44,7 @@ def test_2_check_slots_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_4_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 4."""
+    """The check fails on manager 4."""
     catches(lab, 4)
 
 
@@ -55,7 +55,7 @@ def test_manager_4_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_5_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 5."""
+    """The check fails on manager 5."""
     catches(lab, 5)
 
 
@@ -72,7 +72,7 @@ def test_3_check_refusals_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_8_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 8."""
+    """The check fails on manager 8."""
     catches(lab, 8)
 
 
@@ -89,7 +89,7 @@ def test_4_check_freeing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_12_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 12."""
+    """The check fails on manager 12."""
     catches(lab, 12)
 
 
@@ -106,7 +106,7 @@ def test_5_check_eviction_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_16_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 16."""
+    """The check fails on manager 16."""
     catches(lab, 16)
 
 
@@ -117,7 +117,7 @@ def test_manager_16_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_17_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 17."""
+    """The check fails on manager 17."""
     catches(lab, 17)
 
 
@@ -128,7 +128,7 @@ def test_manager_17_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_19_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 19."""
+    """The check fails on manager 19."""
     catches(lab, 19)
 
 
@@ -139,7 +139,7 @@ def test_manager_19_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_21_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 21."""
+    """The check fails on manager 21."""
     catches(lab, 21)
 
 
@@ -156,7 +156,7 @@ def test_6_check_identity_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_22_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 22."""
+    """The check fails on manager 22."""
     catches(lab, 22)
 
 
@@ -171,7 +171,7 @@ def test_manager_22_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Sharing",
 )
 def test_manager_2_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 2."""
+    """The check fails on manager 2."""
     catches(lab, 2)
 
 
@@ -183,7 +183,7 @@ def test_manager_2_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Sharing",
 )
 def test_manager_3_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 3."""
+    """The check fails on manager 3."""
     catches(lab, 3)
 
 
@@ -195,7 +195,7 @@ def test_manager_3_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_6_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 6."""
+    """The check fails on manager 6."""
     catches(lab, 6)
 
 
@@ -207,7 +207,7 @@ def test_manager_6_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Slots",
 )
 def test_manager_7_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 7."""
+    """The check fails on manager 7."""
     catches(lab, 7)
 
 
@@ -219,7 +219,7 @@ def test_manager_7_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_9_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 9."""
+    """The check fails on manager 9."""
     catches(lab, 9)
 
 
@@ -231,7 +231,7 @@ def test_manager_9_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_10_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 10."""
+    """The check fails on manager 10."""
     catches(lab, 10)
 
 
@@ -243,7 +243,7 @@ def test_manager_10_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Refusals",
 )
 def test_manager_11_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 11."""
+    """The check fails on manager 11."""
     catches(lab, 11)
 
 
@@ -255,7 +255,7 @@ def test_manager_11_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_13_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 13."""
+    """The check fails on manager 13."""
     catches(lab, 13)
 
 
@@ -267,7 +267,7 @@ def test_manager_13_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_14_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 14."""
+    """The check fails on manager 14."""
     catches(lab, 14)
 
 
@@ -279,7 +279,7 @@ def test_manager_14_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Freeing",
 )
 def test_manager_15_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 15."""
+    """The check fails on manager 15."""
     catches(lab, 15)
 
 
@@ -291,7 +291,7 @@ def test_manager_15_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_18_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 18."""
+    """The check fails on manager 18."""
     catches(lab, 18)
 
 
@@ -303,7 +303,7 @@ def test_manager_18_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Eviction",
 )
 def test_manager_20_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 20."""
+    """The check fails on manager 20."""
     catches(lab, 20)
 
 
@@ -315,7 +315,7 @@ def test_manager_20_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_23_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 23."""
+    """The check fails on manager 23."""
     catches(lab, 23)
 
 
@@ -327,7 +327,7 @@ def test_manager_23_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_24_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 24."""
+    """The check fails on manager 24."""
     catches(lab, 24)
 
 
@@ -339,7 +339,7 @@ def test_manager_24_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_25_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 25."""
+    """The check fails on manager 25."""
     catches(lab, 25)
 
 
@@ -351,7 +351,7 @@ def test_manager_25_is_caught(lab: LabUnderTest) -> None:
     why="the manager breaks one sentence of the contract, under Identity",
 )
 def test_manager_26_is_caught(lab: LabUnderTest) -> None:
-    """The check raises an AssertionError on manager 26."""
+    """The check fails on manager 26."""
     catches(lab, 26)
 
 

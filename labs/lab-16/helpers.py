@@ -5,6 +5,7 @@ Ann and Bob are two tenants. Bob never sees Ann's prompts or KV: he sends prompt
 """
 
 import hashlib
+import hmac
 import importlib
 import io
 import json
@@ -20,6 +21,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import FrameType
 from typing import Any, BinaryIO
 
 from mini_kv.labkit import LabTodo
@@ -313,11 +315,11 @@ def all_different(lab: LabUnderTest, name: str, inputs: Sequence[tuple[Any, ...]
 
 
 def told(inputs: tuple[Any, ...]) -> str:
-    """Return inputs as the arguments of a call, long bytes shortened."""
+    """Return inputs as the arguments of a call, long bytes and texts shortened."""
     texts = [
         f"{each[:4]!r}..{each[-1:]!r}" if isinstance(each, bytes) and len(each) > 8 else repr(each) for each in inputs
     ]
-    return f"({', '.join(texts)})"
+    return f"({', '.join(text if len(text) < 200 else f'{text[:80]}..{text[-20:]}' for text in texts)})"
 
 
 def measured_bits(results: Sequence[bytes]) -> int:
@@ -348,6 +350,62 @@ def separators_of(encoded: bytes) -> list[str]:
     """Return what the learner's code writes around the fields of an adapter `AAA` and an image `BBB`."""
     parts = re.fullmatch(rb"(.*)lora(.*)AAA(.*)mm(.*)BBB(.*)", encoded, re.DOTALL)
     return [part.decode("utf-8", "replace") for part in parts.groups()] if parts else []
+
+
+def lists_with_lengths_that_wrap(lab: LabUnderTest, wraps_at: int) -> tuple[list[ExtraKey], list[ExtraKey]] | None:
+    """Return two lists that have the same bytes if the learner's code cuts lengths, so that they wrap at this number.
+
+    The first is an adapter `a` and images whose bytes are `wraps_at` in all. In the second the adapter's name contains
+    these bytes, and its length is cut to 1. `None` if the learner's bytes are not a field after the other.
+    """
+    alone = call_checked(lab, "encode_extra_keys", [("lora", "a")])
+    one_more = call_checked(lab, "encode_extra_keys", [("lora", "a"), ("mm", "x" * 60)])
+    size_of_rest = len(one_more) - len(alone) - 60
+    num_images = wraps_at // (size_of_rest + 60)
+    num_letters = wraps_at - num_images * size_of_rest
+    sizes = [(num_letters + number) // num_images for number in range(num_images)]
+    images: list[ExtraKey] = [("lora", "a"), *(("mm", "x" * size) for size in sizes)]
+    encoded = call_checked(lab, "encode_extra_keys", images)
+    if not encoded.startswith(alone) or len(encoded) != len(alone) + wraps_at or not encoded.isascii():
+        return None
+    return images, [("lora", "a" + encoded[len(alone) :].decode())]
+
+
+def files_made_of(one: bytes, two: bytes) -> list[bytes]:
+    """Return each file that is the first one with a part of the second in the place of its own, and equals neither."""
+    ends = range(len(one) + 1)
+    made = {one[:start] + two[start:end] + one[end:] for start in ends for end in ends if start < end}
+    return sorted(made - {one, two})
+
+
+def with_each_byte_changed(data: bytes, step: int = 1) -> list[bytes]:
+    """Return copies of the data, each with another byte changed: the first, and then every `step`-th, and the last."""
+    places = dict.fromkeys([*range(0, len(data), step), len(data) - 1])
+    return [data[:place] + bytes([data[place] ^ 0x80]) + data[place + 1 :] for place in places]
+
+
+def called_in(run: Callable[[], object]) -> list[object]:
+    """Call this, and return what it has called: functions written in C, and the files of those written in Python."""
+    called: list[object] = []
+
+    def on_event(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_filename)
+        elif event == "c_call":
+            called.append(argument)
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return called
+
+
+def makes_an_hmac(called: Sequence[object]) -> bool:
+    """Return whether a function of Python's `hmac` is among those that were called."""
+    return hmac.digest.__code__.co_filename in called
 
 
 class WatchedFile(io.BytesIO):

@@ -23,8 +23,8 @@ def derive_namespace(secret: bytes, tenant: str, epoch: int) -> bytes:
     """Return the parent of the first blocks of a tenant, for one version of the weights.
 
     At least 16 bytes. Equal inputs give equal bytes, in every process. If the tenant or the epoch differs, so do the
-    bytes. Without `secret`, 32 bytes that only the server knows, the namespace cannot be computed. A tenant's name is
-    any Python text, lone surrogates included; an epoch is a number from 0 to 2**63 - 1.
+    bytes. Without `secret`, 32 bytes that only the server knows, the namespace cannot be computed, nor with a part of
+    it. A tenant's name is any Python text, lone surrogates included; an epoch is a number from 0 to 2**63 - 1.
     """
     todo("lab-16", "derive_namespace", "which inputs decide who may share, and who must not be able to compute it")
 
@@ -60,8 +60,9 @@ def seal_block(secret: bytes, key: bytes, layout: Layout, payload: bytes) -> byt
     """Return the file of a block. It begins with `MAGIC`. The rest of the format is yours.
 
     `open_block_file` must be able to notice any change, also one that was made on purpose by a person who can write
-    files and has this program, but not the secret. At least 128 bits of the file depend on the secret. `layout.dtype`
-    is a text, `layout.shape` a tuple of numbers from 1 to 2**32 - 1, `layout.num_bytes` the length of the payload.
+    files and has this program, but not all 32 bytes of the secret. The seal is an HMAC, made with Python's `hmac`. At
+    least 128 bits of the file depend on the secret. `layout.dtype` is a text, `layout.shape` a tuple of numbers from 1
+    to 2**32 - 1, `layout.num_bytes` the length of the payload.
     """
     todo("lab-16", "seal_block", "what must the file prove, and to whom")
 
@@ -70,6 +71,7 @@ def open_block_file(file: BinaryIO, secret: bytes, key: bytes, layout: Layout) -
     """Return the payload of a file if it is this block, sealed with this secret. Otherwise return `None`.
 
     Whatever the file holds, no exception is raised, none of its bytes are run, and no read asks for more than the
-    file of such a block could have (4,096 bytes more are fine). A file that cannot be read (`OSError`) is a miss.
+    file of such a block could have (4,096 bytes more are fine). A file that cannot be read (`OSError`) is a miss. The
+    seal is compared with `hmac.compare_digest`: the time that `==` takes reveals how many bytes of a seal are right.
     """
     todo("lab-16", "open_block_file", "what do you know of the file before you read it")

@@ -4,6 +4,7 @@ Each attack runs twice: on a small server with one naive function, where it succ
 functions of both servers are ideal, so only the function under test decides. The attacks are in helpers.py.
 """
 
+import hmac
 import io
 
 from mini_kv.labkit import points
@@ -18,24 +19,36 @@ from .helpers import (
     all_different,
     attack,
     call_checked,
+    called_in,
     defence_with,
     expect_bits,
     expect_none,
     expect_same_elsewhere,
+    files_made_of,
     hit_rate,
     learners,
+    lists_with_lengths_that_wrap,
+    makes_an_hmac,
     opened,
     sealed_sample,
     separators_of,
     weak,
+    with_each_byte_changed,
 )
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
 PARENT = b"p" * 32
 KEY, OTHER_KEY = b"k" * 36, b"k" * 35 + b"l"
 LAYOUT = Layout("int8", (2, 4))
+LARGE = Layout("int8", (256, 512))
 FEW = [1, 2, 3, 4, 5]
-ODD_TEXTS = ["?", "\ufffd", "\ud800", "\udc00", "\U00010000", "\ud800\udc00", "é", "e\u0301"]
+ODD_TEXTS = ["?", "\ufffd", "\ud800", "\udc00", "\U00010000", "é", "e\u0301"]
+ALIKE_IN_UTF16 = ["\U00010000", "\ud800\udc00"]
+LONG_TEXTS = [f"{'x' * size}{end}" for size in (64, 255, 256, 512, 65_536) for end in ("", "y")]
+WHY_NOT_UTF16 = "these are two Python texts that UTF-16 cannot tell apart"
+WHY_NOT_REPLACED = "a text keeps all its characters: none is replaced, dropped or cut off"
+ONE_CRC = (b"plumless", b"buckeroo")
+"""Two texts with one CRC-32. Such pairs are easy to make, with any ending that both share."""
 SEPARATORS = [
     ":",
     ",",
@@ -65,7 +78,7 @@ SEPARATORS = [
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "derive_namespace", why="blocks are shared within a namespace, so each tenant finds its own blocks again")
+@points(2, "derive_namespace", why="blocks are shared within a namespace, so each tenant finds its own blocks again")
 def test_1_a_namespace_is_the_same_each_time(lab: LabUnderTest) -> None:
     """Two calls for Ann. A namespace is the parent of her first block, and must be too long to guess."""
     one, two = (call_checked(lab, "derive_namespace", SECRET, "Ann", 1) for _ in range(2))
@@ -105,7 +118,7 @@ def test_4_new_weights_find_no_old_kv(lab: LabUnderTest) -> None:
 
 
 @points(
-    3,
+    2,
     "encode_extra_keys",
     why="two requests with different extra keys had the same bytes, so one was given the KV of the other",
 )
@@ -141,7 +154,8 @@ def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
     """Other tokens, another order, another parent (its first, middle or last byte), other extra keys."""
     parents = [PARENT, b"q" + PARENT[1:], PARENT[:16] + b"q" + PARENT[17:], PARENT[:-1] + b"q"]
     inputs = [(parent, tokens, b"") for parent in parents for tokens in ([1, 2], [2, 1], [1, 3], [3, 2])]
-    inputs += [(PARENT, [1, 2], extras) for extras in (b"x", b"y", b"xy")]
+    inputs += [(PARENT, [1, 2], extras) for extras in (b"x", b"y", b"xy", *ONE_CRC, b"z" * 5_000, b"z" * 4_999 + b"y")]
+    inputs += [(start + bytes(24), [1, 2], b"") for start in ONE_CRC]
     all_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
 
 
@@ -167,7 +181,7 @@ def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> Non
         lab.fail("length of a key", InWords("100 bytes or fewer"), InWords(f"{size} bytes"), why)
 
 
-@points(4, "seal_block", why="a block that was written is read back")
+@points(3, "seal_block", why="a block that was written is read back")
 def test_11_a_sealed_block_opens(lab: LabUnderTest) -> None:
     """Two blocks, of zeros and of other bytes. The first bytes of a file tell what it is."""
     for payload, layout in ((bytes(8), LAYOUT), (bytes(range(48)), Layout("float16", (2, 3, 4)))):
@@ -177,7 +191,7 @@ def test_11_a_sealed_block_opens(lab: LabUnderTest) -> None:
         lab.expect(f"payload of a file with a block of {layout.num_bytes} bytes", payload, got)
 
 
-@points(3, "open_block_file", after="test_11_a_sealed_block_opens", why="a file is input: its bytes must never be run")
+@points(2, "open_block_file", after="test_11_a_sealed_block_opens", why="a file is input: its bytes must never be run")
 def test_12_no_file_runs_code(lab: LabUnderTest) -> None:
     """Bob replaces Ann's files by pickles. Each makes a folder when it is loaded."""
     attack(lab, "a file that runs code", defence_with(lab, "seal_block", "open_block_file"), FEW)
@@ -189,8 +203,7 @@ def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
     why = "both files are whole; each is another block"
     attack(lab, "two files swapped", defence_with(lab, "seal_block", "open_block_file"), FEW, why)
     file = call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"12345678")
-    large = Layout("int8", (256, 512))
-    large_file = call_checked(lab, "seal_block", SECRET, KEY, large, bytes(large.num_bytes))
+    large_file = call_checked(lab, "seal_block", SECRET, KEY, LARGE, bytes(LARGE.num_bytes))
     rows: list[tuple[str, object, object, str]] = []
     for label, key, layout in (
         ("another key", OTHER_KEY, LAYOUT),
@@ -210,18 +223,26 @@ def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
 
 @points(3, "open_block_file", after="test_11_a_sealed_block_opens", why="a miss is always safe; a changed block is not")
 def test_14_a_changed_byte_is_a_miss(lab: LabUnderTest) -> None:
-    """Each byte of a file is changed, one after the other. Then the file ends early, at each place, or late."""
+    """Each byte of a file is changed, one after the other. Then the file ends early, at each place, or late.
+
+    In a file of 131,072 bytes each 1,000th byte is changed, and the last.
+    """
     file = sealed_sample(lab, SECRET, KEY, LAYOUT)
+    large_file = call_checked(lab, "seal_block", SECRET, KEY, LARGE, bytes(LARGE.num_bytes))
     rows: list[tuple[str, object, object, str]] = []
     not_sealed = "the server did not write these bytes, so this is not the file that it sealed"
     for label, damaged, why in (
-        ("a changed byte", [file[:i] + bytes([file[i] ^ 0x80]) + file[i + 1 :] for i in range(len(file))], ""),
+        ("a changed byte", with_each_byte_changed(file), ""),
         ("the first bytes only", [file[:i] for i in range(len(file))], ""),
         ("bytes after the end", [file + more for more in (b"\0", b"x" * 40, file)], not_sealed),
     ):
         results = [opened(lab, io.BytesIO(each), SECRET, KEY, LAYOUT) for each in damaged]
         kinds = {type(each).__name__ for each in results} - {"NoneType"}
         rows.append((f"results for {len(damaged)} files with {label}, other than None", [], sorted(kinds), why))
+    results = [opened(lab, io.BytesIO(each), SECRET, KEY, LARGE) for each in with_each_byte_changed(large_file, 1_000)]
+    kinds = {type(each).__name__ for each in results} - {"NoneType"}
+    what = f"results for {len(results)} large files with a changed byte, other than None"
+    rows.append((what, [], sorted(kinds), "a seal covers every byte of the payload"))
     lab.expect_all(rows)
 
 
@@ -241,12 +262,22 @@ def test_15_what_isolation_costs(lab: LabUnderTest) -> None:
 
 @points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
 def test_names_that_look_alike_are_two_tenants(lab: LabUnderTest) -> None:
-    """A digit that may belong to the name or to the epoch; case, spaces, accents; a text that UTF-8 refuses."""
+    """A digit of the name or of the epoch; case, spaces, accents; long names; a text that UTF-8 refuses."""
     names = [("Ann1", 2), ("Ann", 12), ("Ann", 2), ("Ann1", 12), ("1Ann", 2), ("Ann", 21), ("2Ann", 1), ("12Ann", 1)]
-    names += [(name, 1) for name in ("Ann", "ann", "ANN", " Ann", "Ann ", "Ann\0", *ODD_TEXTS)]
     names += [("Ann", epoch) for epoch in (0, 255, 256, 257, 65_536, 2**32, 2**63 - 1)]
     inputs = [(SECRET, name, epoch) for name, epoch in names] + [(OTHER_SECRET, "Ann", 1)]
     all_different(lab, "derive_namespace", inputs, "the name and the epoch are two fields, and each has an end")
+    texts = ["Ann", "ann", "ANN", " Ann", "Ann ", "Ann\0", *ODD_TEXTS, *LONG_TEXTS]
+    all_different(lab, "derive_namespace", [(SECRET, text, 1) for text in texts], WHY_NOT_REPLACED)
+    all_different(lab, "derive_namespace", [(SECRET, text, 1) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
+
+
+@points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
+def test_each_byte_of_the_secret_counts_in_a_namespace(lab: LabUnderTest) -> None:
+    """The secret with one byte changed, for each of its 32 bytes, gives another namespace."""
+    inputs = [(secret, "Ann", 1) for secret in (SECRET, *with_each_byte_changed(SECRET))]
+    why = "the fewer bytes of the secret are used, the fewer Bob must guess: 4 bytes are an afternoon"
+    all_different(lab, "derive_namespace", inputs, why)
 
 
 @points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
@@ -258,8 +289,12 @@ def test_a_namespace_is_the_same_after_a_restart(lab: LabUnderTest) -> None:
 @points(2, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
 def test_clients_choose_any_text(lab: LabUnderTest) -> None:
     """Texts with each pair of separators, and with those of your own bytes; long ones; one that UTF-8 refuses."""
-    texts = [*ODD_TEXTS, "x" * 256, "x" * 512]
-    lists: list[list[ExtraKey]] = [[("cache_salt", text)] for text in texts] + [[("lora", "a"), ("mm", "b")]]
+    texts = ["Ann", "ann", " Ann", "Ann ", "Ann\0", *ODD_TEXTS, *LONG_TEXTS]
+    all_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in texts], WHY_NOT_REPLACED)
+    all_different(lab, "encode_extra_keys", [([(kind, "")],) for kind in ("mm", "MM", "m", "mmm")], WHY_NOT_REPLACED)
+    all_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
+    lists: list[list[ExtraKey]] = [[("lora", "a"), ("mm", "b")]]
+    lists += [[("lora", "2"), ("mm", "abcdefgh")], [("lora", "2mm8abcdefgh")]]  # lengths as digits: 1 and "2", or 12
     own = separators_of(call_checked(lab, "encode_extra_keys", [("lora", "AAA"), ("mm", "BBB")]))
     marks = [*SEPARATORS, *own]
     for mark in marks:
@@ -268,14 +303,31 @@ def test_clients_choose_any_text(lab: LabUnderTest) -> None:
         for other in marks:
             lists += [[("lora", f"a{mark}mm{other}b")], [("mm", f"a{other}lora{mark}b")]]
     unique = [list(each) for each in dict.fromkeys(tuple(each) for each in lists)]
-    why = "no character is safe as a separator, since a client may send it; a length in front is"
+    why = "the end of a field cannot be seen: a client may send any separator, and digits that look like a length"
     all_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
+
+
+@points(1, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
+def test_no_length_of_a_text_wraps_around(lab: LabUnderTest) -> None:
+    """An adapter `a` with images of 256 and of 65,536 bytes in all; an adapter whose name contains all these bytes."""
+    for wraps_at in (256, 65_536):
+        lists = lists_with_lengths_that_wrap(lab, wraps_at)
+        if lists is None:
+            continue  # the code writes no field after the other, so no length can be cut in this way
+        images, name = (call_checked(lab, "encode_extra_keys", each) for each in lists)
+        what = (
+            f"an adapter `a` with {len(lists[0]) - 1} images, and an adapter with a name of {wraps_at + 1:,} characters"
+        )
+        got = {True: "the same bytes for both", False: "two different results"}[images == name]
+        why = f"a length that is cut wraps around: {wraps_at + 1:,} becomes 1. Texts may be of any length"
+        lab.expect(what, InWords("two different results"), InWords(got), why)
 
 
 @points(2, "hash_block", stage="adversary", after="test_8_everything_before_a_block_counts")
 def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
     """Digits and bytes of neighbouring tokens; tokens whose bytes are extra keys; extra keys that end the parent."""
-    blocks = [[1, 11], [11, 1], [111, 0], [258, 1], [2, 257], [1, 258], [0, 0], [256, 0], [65_536, 0], [2**32 - 1, 0]]
+    blocks = [[1, 11], [11, 1], [111, 0], [258, 1], [2, 257], [1, 258], [2**32 - 1, 0]]
+    blocks += [[2**power, 0] for power in range(32)] + [[0, 0]]
     inputs: list[tuple[object, ...]] = [(PARENT, tokens, b"") for tokens in blocks]
     for order in ("little", "big"):
         one = (1).to_bytes(4, order)
@@ -285,6 +337,10 @@ def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
             (PARENT, [7, 8, 1], b""),
             (PARENT + one, [7, 8], b""),
         ]
+        length, seven = (4).to_bytes(2, order), (7).to_bytes(4, order)
+        long = bytes(65_534) + length + seven  # as tokens; without `seven` and the length before it, an extra key
+        tokens = [int.from_bytes(long[place : place + 4], order) for place in range(0, len(long), 4)]
+        inputs += [(PARENT, [7], length + bytes(65_534)), (PARENT, tokens, b"")]
     inputs += [(PARENT, [7, 8], b"1"), (PARENT, [7, 8], b"[7, 8]"), (PARENT, [7, 8], b"7")]
     unique = {repr(each): each for each in inputs}
     all_different(
@@ -300,30 +356,80 @@ def test_a_hash_is_the_same_in_another_process(lab: LabUnderTest) -> None:
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_no_file_is_made_of_two(lab: LabUnderTest) -> None:
-    """Bob puts the beginning of one file before the end of another, cut at every place."""
-    one = call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"12345678")
-    two = call_checked(lab, "seal_block", SECRET, OTHER_KEY, LAYOUT, b"abcdefgh")
-    made = [two[:cut] + one[cut:] for cut in range(len(one) + 1)]
-    accepted: list[object] = []
-    for key in (KEY, OTHER_KEY):
-        for file in made:
-            result = opened(lab, io.BytesIO(file), SECRET, key, LAYOUT) if file not in (one, two) else None
-            if result is not None and result not in accepted:  # once, because how many depends on the format
-                accepted.append(result)
+    """Bob puts a part of one file into another, for each part: of another key, another shape, another `dtype`.
+
+    Then a block's payload is the file of another block.
+    """
+    halves, fourths = Layout("float16", (4,)), Layout("float32", (2,))
     why = "the header was right and the payload was whole, but the code did not tie one to the other"
-    lab.expect("payloads of files made of two that were accepted", [], accepted, why)
+    rows: list[tuple[str, object, object, str]] = []
+    for label, one, two in (
+        ("another key", (KEY, LAYOUT), (OTHER_KEY, LAYOUT)),
+        ("shape (4, 2) in place of (2, 4)", (KEY, LAYOUT), (KEY, Layout("int8", (4, 2)))),
+        ("float32 in place of float16", (KEY, halves), (KEY, fourths)),
+    ):
+        files = [
+            call_checked(lab, "seal_block", SECRET, *which, payload)
+            for which, payload in ((one, b"12345678"), (two, b"abcdefgh"))
+        ]
+        accepted: list[object] = []
+        for made in files_made_of(*files):
+            for which in (one, two):
+                result = opened(lab, io.BytesIO(made), SECRET, *which)
+                if result is not None and result not in accepted:  # once, because how many depends on the format
+                    accepted.append(result)
+        rows.append((f"payloads of files made of two that were accepted, with {label}", [], accepted, why))
+    wide = Layout("int8", (16, 16))
+    inner = sealed_sample(lab, SECRET, OTHER_KEY, wide)
+    outer = call_checked(lab, "seal_block", SECRET, KEY, wide, inner[: wide.num_bytes])
+    why = "the header is where a file begins: what follows is the payload, which may look like any header"
+    got = opened(lab, io.BytesIO(outer), SECRET, OTHER_KEY, wide)
+    rows.append(("result for the key of the block in the payload", None, got, why))
+    lab.expect_all(rows)
 
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
-    """Bob runs the same software with a secret of his own. Then the seal's width is measured on 1,000 secrets."""
+    """Bob has a secret of his own, or all bytes of the server's but one. Then the seal's width is measured."""
     forged = sealed_sample(lab, OTHER_SECRET, KEY, LAYOUT)
     got = opened(lab, io.BytesIO(forged), SECRET, KEY, LAYOUT)
     why = "a checksum without a secret finds accidents; an attacker changes a file and computes it again"
     lab.expect("result for a file with another server's secret", None, got, why)
+    forged_files = [sealed_sample(lab, secret, KEY, LAYOUT) for secret in with_each_byte_changed(SECRET)]
+    accepted = [
+        number for number, each in enumerate(forged_files) if opened(lab, io.BytesIO(each), SECRET, KEY, LAYOUT)
+    ]
+    why = "a seal with a part of the secret can be made by a person who knows this part"
+    lab.expect("bytes of the secret that may be wrong, by number", [], accepted, why)
     files = [sealed_sample(lab, number.to_bytes(32, "big"), KEY, LAYOUT) for number in range(1_000)]
     why = "a seal of 16 bits needs 65,536 tries at most: Bob changes the payload, and tries each seal"
     expect_bits(lab, "bits of a file that depend on the secret", 128, files, why)
+
+
+@points(1, "seal_block", stage="adversary", after="test_11_a_sealed_block_opens")
+def test_the_seal_is_an_hmac(lab: LabUnderTest) -> None:
+    """A block is sealed with two secrets: the files differ, and a function of Python's `hmac` must run."""
+    one, two = (sealed_sample(lab, secret, KEY, LAYOUT) for secret in (SECRET, OTHER_SECRET))
+    differ = InWords({True: "two files", False: "the same file"}[one != two])
+    used = makes_an_hmac(called_in(lambda: sealed_sample(lab, SECRET, KEY, LAYOUT)))
+    maker = InWords({True: "a function of hmac", False: "none of hmac"}[used])
+    why = "from SHA-256 of secret and text, anyone can compute that of secret, text and more: length extension"
+    lab.expect_all(
+        [
+            ("a block sealed with two secrets", InWords("two files"), differ, "everyone can compute such a seal"),
+            ("what computes the seal", InWords("a function of hmac"), maker, why),
+        ]
+    )
+
+
+@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+def test_the_time_of_a_comparison_reveals_no_seal(lab: LabUnderTest) -> None:
+    """A right file is opened: `hmac.compare_digest` must be called. Its time does not depend on the bytes."""
+    file = sealed_sample(lab, SECRET, KEY, LAYOUT)
+    used = hmac.compare_digest in called_in(lambda: opened(lab, io.BytesIO(file), SECRET, KEY, LAYOUT))
+    why = "`==` ends at the first wrong byte, so its time tells Bob how many bytes of his seal are right"
+    got = InWords({True: "hmac.compare_digest", False: "something else"}[used])
+    lab.expect("what compares the seal", InWords("hmac.compare_digest"), got, why)
 
 
 @points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")

@@ -21,7 +21,7 @@ def next_states(
     """Return a request's table in a group of states, for the step that computes up to `num_tokens` tokens."""
     ends = [num_tokens] if num_computed_tokens == 0 else [num_computed_tokens, num_tokens]
     places = {(end - 1) // block_size: end for end in ends}
-    return [places.get(place) for place in range(max(places) + 1)]
+    return [places.get(place) for place in range(max(len(table), max(places) + 1))]
 
 
 def unify_pages(

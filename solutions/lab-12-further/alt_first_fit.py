@@ -23,7 +23,7 @@ def next_states(
     states = [state if state == num_computed_tokens else None for state in table]
     while len(states) * block_size < num_tokens:
         states.append(None)
-    states[-1] = num_tokens
+    states[(num_tokens - 1) // block_size] = num_tokens
     return states
 
 

@@ -27,7 +27,7 @@ class Examples:
     run: Callable[[Any, Any], tuple[Outcome, list[str]]]
     """Runs a function on a subject. Returns the outcome, and the calls that it made."""
     hint: str
-    """What a learner reads whose examples raise another exception than an AssertionError."""
+    """What a learner reads whose examples raise another exception than an AssertionError on a correct subject."""
 
     def accepts_all(self, lab: LabUnderTest, check: str) -> None:
         """Fail unless the examples pass every correct subject and accuse a faulty one."""
@@ -38,22 +38,31 @@ class Examples:
             if outcome.accused is not None:
                 lab.fail(what, "no exception", outcome.accused, "", _last(told), seen=told)
         numbers = [number for number, (name, _) in enumerate(self.faulty, start=1) if name == check]
-        if not any(self.run(getattr(lab, check), self.faulty[number - 1][1])[0].accused for number in numbers):
+        if not any(self.run(getattr(lab, check), self.faulty[number - 1][1])[0].failed for number in numbers):
             why = "examples without an assertion raise no false alarm, and find no fault"
             wanted = f"at least one of {', '.join(map(str, numbers))}"
             lab.fail(f"{self.noun}s that {check} accuses", wanted, InWords("none"), why)
 
     def catches(self, lab: LabUnderTest, number: int) -> None:
-        """Fail unless the examples of its area accuse this subject."""
+        """Fail unless the examples of its area accuse this subject.
+
+        An `AssertionError` accuses it. So does another exception, if the examples pass every correct subject.
+        """
         check, subject = self.faulty[number - 1]
         outcome, told = self.run(getattr(lab, check), subject)
-        self._no_mistake(lab, outcome, f"{check} on {self.noun} {number}", "AssertionError", told)
-        if outcome.accused is None:
+        if not (outcome.failed and self._passes_correct(lab, check)):
+            self._no_mistake(lab, outcome, f"{check} on {self.noun} {number}", "AssertionError", told)
+        if not outcome.failed:
             what = f"{self.noun} {number} passed {check}"
             lab.fail(what, "AssertionError", InWords("no exception"), "", _last(told))
         lab.note(f"{check} accuses {self.noun} {number}: {outcome.said}")
         for call in told:
             lab.note(f"   {call}")
+
+    def _passes_correct(self, lab: LabUnderTest, check: str) -> bool:
+        """Return whether the examples raise no exception on any correct subject."""
+        outcomes = (self.run(getattr(lab, check), subject)[0] for _, subject in self.correct)
+        return not any(outcome.accused or outcome.mistake for outcome in outcomes)
 
     def _no_mistake(self, lab: LabUnderTest, outcome: Outcome, what: str, want: str, told: Sequence[str]) -> None:
         if outcome.mistake is not None:

@@ -58,17 +58,18 @@ class CachesAtTheEnd(FullAttentionManager):
 
 
 class CopiesTheHit(FullAttentionManager):
-    """Starts a table with new blocks in place of those of the hit. Their KV was never computed."""
+    """Starts a table with a new block in place of the first of the hit. Its KV was never computed."""
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> int | None:
-        """Return the missing blocks, those of the hit included."""
-        return super().get_num_blocks_to_allocate(request_id, num_tokens, ())
+        """Return the missing blocks, the first of the hit included."""
+        return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks[1:])
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
-        """Take as many new blocks as the hit has."""
-        self.req_to_blocks[request_id] = self.block_pool.get_new_blocks(len(new_computed_blocks))
+        """Take a new block, and the blocks of the hit after the first."""
+        super().allocate_new_computed_blocks(request_id, new_computed_blocks[1:])
+        self.req_to_blocks[request_id][:0] = self.block_pool.get_new_blocks(len(new_computed_blocks[:1]))
         self.num_cached_block[request_id] = len(new_computed_blocks)
 
 

@@ -21,11 +21,21 @@ class Outcome:
     accused: AssertionError | None = None
     """The accusation."""
     mistake: Exception | None = None
-    """Another exception, or too many calls. It accuses no manager."""
+    """Another exception, or too many calls."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check ended with an exception. It accuses a manager if no correct one raises it.
+
+        Too many calls accuse no manager.
+        """
+        return self.accused is not None or not isinstance(self.mistake, TooManyCallsError | None)
 
     @property
     def said(self) -> str:
         """The message of the accusation, or the line of the check if it has none."""
+        if self.mistake is not None:
+            return f"{type(self.mistake).__name__}: {self.mistake}"
         if self.accused is None or str(self.accused):
             return str(self.accused or "")
         return traceback.extract_tb(self.accused.__traceback__)[-1].line or "an assertion without a message"

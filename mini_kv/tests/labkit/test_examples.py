@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from mini_kv.labkit.audit import run_text
 from mini_kv.labkit.detective.admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, Version, run_on_version
 from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, TooManyCallsError
 from mini_kv.labkit.detective.queues import CORRECT_QUEUES, FAULTY_QUEUES, MakeQueue, run_on_queue
 from mini_kv.labkit.implementation import load_file
+from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.scoreboard import State
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = load_file(ROOT / "solutions" / "lab-02-examples" / "solution.py")
@@ -81,6 +84,18 @@ def test_the_reference_accuses_no_correct_version_of_the_admission(version: Vers
     for check in ("check_prefill", "check_ref_counts", "check_hit_rate"):
         outcome, _ = run_on_version(getattr(ADMISSION, check), version)
         assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def test_an_exception_that_no_correct_version_raises_accuses_the_version() -> None:
+    """Version 7 has too few counts, so the last `assert` raises an `IndexError`."""
+    examples = """def check_ref_counts(make_cache):
+    cache = make_cache(6, 4)
+    cache.prefill(range(9), "A")
+    assert cache.ref_counts("A")[2] == 1
+"""
+    reference = (ROOT / "solutions" / "lab-05-examples" / "solution.py").read_text(encoding="utf-8")
+    results = run_text(load_lab(ROOT / "labs" / "lab-05-examples"), "asks_for_three", f"{reference}\n\n{examples}")
+    assert [result.state for result in results if "version_7_" in result.test] == [State.PASS]
 
 
 def test_the_third_hint_has_the_sentence_of_each_faulty_version_of_the_admission() -> None:
