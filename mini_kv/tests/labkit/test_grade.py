@@ -1,7 +1,6 @@
 """`mini-kv grade`: no way of cheating raises a mark, changes another's, or ends in exit 0."""
 
 import argparse
-import ast
 import json
 import os
 import random
@@ -222,15 +221,12 @@ def test_a_report_that_is_not_the_judges_holds_the_lab(grader):
 def test_a_canary_is_a_copy_of_a_labs_test_and_its_name_does_not_tell():
     text = (LAB.folder / "test_lab.py").read_text(encoding="utf-8")
     changed, copy = with_canaries(text, random.Random(0))
-    names, new = (
-        [n.name for n in ast.parse(each).body if "test_" in getattr(n, "name", "")] for each in (text, changed)
-    )
+    names, new = (re.findall(r"^def (test_\w+)", each, re.MULTILINE) for each in (text, changed))
     assert sorted(new) == sorted(copy.names)
     assert [copy.names[name] for name in new if name not in copy.canaries] == names
     assert len(copy.canaries) == 4
-    assert {re.sub(r"[0-9a-f]{10}$", "", name) for name in copy.canaries} <= {
-        re.match(r"test_(\d+_)?", name)[0] for name in names
-    }
+    beginnings = {re.sub(r"^(test_\d+_|test_).*", r"\1", name) for name in names}
+    assert {re.sub(r"[0-9a-f]{10}$", "", name) for name in copy.canaries} <= beginnings
     assert all(re.fullmatch(r"test_(\d+_)?[0-9a-f]{10}", name) for name in new)
     assert copy.in_words(f"see {new[0]}") == f"see {copy.names[new[0]]}"
 
