@@ -184,8 +184,10 @@ def _place(implementation: Implementation, result: LabResult) -> str:
     function = next((f for f in implementation.lab.functions if f.name == result.function), None)
     if result.state is State.NO_VERDICT:
         return f"{result.message}. Run it again."
-    minutes = f", about {function.minutes} minutes" if function is not None and result.state is State.TODO else ""
-    return f"{_definition(implementation.source, result.function)} {result.function}{minutes}"
+    time = ""
+    if function is not None and result.state is State.TODO:
+        time = f", about {function.minutes} {'minute' if function.minutes == 1 else 'minutes'}"
+    return f"{_definition(implementation.source, result.function)} {result.function}{time}"
 
 
 def _lesson(lab: Lab) -> list[str]:

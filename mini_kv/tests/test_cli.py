@@ -356,3 +356,15 @@ def test_a_reader_that_has_seen_enough(unbuffered):
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("option", "begins"), [("--events", '{"version": 1'), ("--svg", "<svg"), ("--html", "<!doctype")]
+)
+def test_a_dash_is_standard_output_and_no_file(option, begins, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["story", "eight-words-twice", option, "-"]) == 0
+    assert capsys.readouterr().out.startswith(begins)
+    assert list(tmp_path.iterdir()) == []
+    assert main(["story", "eight-words-twice", option, "story"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1

@@ -265,6 +265,11 @@ def test_the_real_lab(pytester, monkeypatch):
     assert sys.modules.get("starter") is None
 
 
+def test_a_function_of_one_minute_is_not_about_1_minutes(lab):
+    lab.write("labs/lab-77/lab.toml", LAB_TOML.replace("minutes = 15", "minutes = 1"))
+    assert "prefill, about 1 minute\n" in lab.run("starter").out
+
+
 def test_a_lab_that_needs_what_is_not_here(lab):
     """No points and no reproach: every test stays in the table, and the last line says what to type."""
     lab.write("labs/lab-77/lab.toml", LAB_TOML.replace('needs = "C"', 'needs = "T"'))

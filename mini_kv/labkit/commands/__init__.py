@@ -38,13 +38,20 @@ def need_pytest() -> None:
 
 def write_page(file: str, text: str) -> None:
     """Write a page and print its path. Raises `ValueError` with the file's name if that is not possible."""
-    write_file(file, text)
-    print(f"open {file} in a browser")
+    write_file(file, text, f"open {file} in a browser")
 
 
-def write_file(file: str, text: str) -> None:
-    """Write a file. Raises `ValueError` with its name if that is not possible."""
+def write_file(file: str, text: str, said: str = "") -> None:
+    """Write a file, and print what is said about it. `-` is standard output, and nothing else is printed then.
+
+    Raises `ValueError` with the file's name if that is not possible.
+    """
+    if file == "-":
+        sys.stdout.write(text)
+        return
     try:
         Path(file).write_text(text, encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
         raise ValueError(f"{shown(file)} cannot be written: {getattr(error, 'strerror', error)}") from error
+    if said:
+        print(said)

@@ -37,8 +37,9 @@ def _make(args: argparse.Namespace) -> int:
         gradescope_zip(find_lab(args.gradescope[0], root), Path(args.gradescope[1]))
         print(f"upload {args.gradescope[1]} under Configure Autograder")
     elif args.classroom50 is not None:
-        write_file(args.classroom50[1], classroom50_test(find_lab(args.classroom50[0], root)))
-        print(f"copy {args.classroom50[1]} to the folder of the assignment's tests")
+        lab, file = args.classroom50
+        told = f"copy {file} to the folder of the assignment's tests"
+        write_file(file, classroom50_test(find_lab(lab, root)), told)
     else:
         tree, guarded = Path(args.check), secrets(root)
         if not tree.is_dir():

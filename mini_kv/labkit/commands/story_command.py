@@ -88,16 +88,15 @@ def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
     player = ScenarioPlayer(load_scenario(args.name))
     for _ in player.play():
         pass
-    write_file(args.events, dump_events(EventsHeader.of(player.kv.manager), player.kv.spans))
-    print(f"play it:  mini-kv story {args.events}")
+    events = dump_events(EventsHeader.of(player.kv.manager), player.kv.spans)
+    write_file(args.events, events, f"play it:  mini-kv story {args.events}")
 
 
 def _write_svg(args: argparse.Namespace, of_a_lab: bool) -> None:
     """Write the scenario as a picture of all its steps. Raises `ValueError` if that cannot be done."""
     if of_a_lab:
         raise ValueError("--svg draws a scenario; a lab's test is shown in the terminal or as a page (--html)")
-    write_file(args.svg, moving_svg(story_data(load_scenario(args.name))) + "\n")
-    print(f"wrote {args.svg}")
+    write_file(args.svg, moving_svg(story_data(load_scenario(args.name))) + "\n", f"wrote {args.svg}")
 
 
 def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:

@@ -98,6 +98,7 @@ const [worker, index, words] = process.argv.slice(1);
 const load = (file) => vm.runInThisContext(fs.readFileSync(path.join(path.dirname(worker), file), "utf8"));
 let hear, answer;
 globalThis.self = globalThis;
+globalThis.exports = undefined;  // a page has none, and lunr's languages look for it
 globalThis.addEventListener = (_, listener) => (hear = listener);
 globalThis.postMessage = (message) => (answer = message.data);
 globalThis.importScripts = (...files) => files.forEach(load);
