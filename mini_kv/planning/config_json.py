@@ -59,6 +59,8 @@ STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes per number of a recurrent state. A file without the field uses the dtype of the weights."""
 PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_rank": 0, "qk_rope_head_dim": 0}
 """Further fields of a file without `model_type`, with defaults. It is read as a decoder of full attention."""
+COUNTS = ("sliding_window_pattern", "attention_chunk_size", "attn_layer_period", "global_head_dim")
+"""Fields that a model may lack, but that cannot be 0. In `sliding_window` and `head_dim` a 0 is as good as nothing."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Fields with the decoder of a model of text and images."""
 
@@ -208,6 +210,9 @@ class Config:
         implied = rules["model_types"].get(self.model_type)
         self.states: dict[str, Any] = rules["states"].get(self.model_type, {})
         """The rule to read layers with a state, if the model has some."""
+        for name in COUNTS:
+            if self.values.get(name) == 0 and not isinstance(self.values[name], bool):
+                raise self.error(f"{name} is 0, it must be at least 1: leave it out if the model has none")
         self._refuse_other_models(outer)
         self._refuse_other_fields(rules, implied if self.model_type else PLAIN)
         if self.model_type and implied is None:

@@ -195,6 +195,8 @@ def _layers_with_states(config: "Config") -> list[str]:
     if config.get("attn_layer_period"):
         period = config.integer("attn_layer_period", at_most=MAX_LAYERS)
         offset = config.get("attn_layer_offset")
+        if type(offset) is not int or not 0 <= offset < period:
+            raise config.error(f"attn_layer_offset is {short(offset)}, it must be from 0 to {period - 1}")
         return ["full" if index % period == offset else "state" for index in range(num_layers)]
     if config.get("full_attention_interval") is None:
         raise config.error("it does not say which layers keep a state: layer_types is missing")

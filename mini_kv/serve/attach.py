@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch
+from mini_kv.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch, check_time
 
 MAX_MESSAGE_BYTES = 1 << 28
 _ANSWERS_S = 30.0
@@ -102,6 +102,9 @@ class RecordedBatch(msgspec.Struct, frozen=True):
     ts: float
     events: list[AnyEvent]
     data_parallel_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        check_time(self.ts)
 
 
 def write_batch(file: IO[bytes], number: int, batch: KVEventBatch) -> None:

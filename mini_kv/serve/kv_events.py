@@ -18,6 +18,9 @@ ExternalBlockHash: TypeAlias = int | bytes
 MEDIUM_GPU = "GPU"
 """The medium of a block in the engine's own memory, on any device. Source: vLLM."""
 
+LATEST_S = 1e12
+"""Seconds of the largest time of a batch, in about 30,000 years."""
+
 END_SEQ = (-1).to_bytes(8, "big", signed=True)
 """The number in the frame that ends the answer to a request for earlier batches."""
 
@@ -65,6 +68,12 @@ class AllBlocksCleared(KVCacheEvent, frozen=True):
     """The index of cached blocks was emptied."""
 
 
+def check_time(seconds: float) -> None:
+    """Raise `ValueError` for a time that is not a number of a calendar's size. Later no trace could have it."""
+    if not abs(seconds) <= LATEST_S:
+        raise ValueError(f"its time is {seconds}, it must be seconds since 1970")
+
+
 AnyEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
@@ -75,6 +84,9 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=T
     """Seconds since 1970."""
     events: list[AnyEvent]
     data_parallel_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        check_time(self.ts)
 
 
 class BadFrameError(ValueError):

@@ -224,6 +224,32 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
             "sliding_window_pattern is -1, it must be a whole number from 1 to 1,000",
         ),
         (
+            {"model_type": "gemma3_text", "sliding_window_pattern": 0},
+            "sliding_window_pattern is 0, it must be at least 1: leave it out if the model has none",
+        ),
+        (
+            {"model_type": "gemma3_text", "_sliding_window_pattern": 0},
+            "sliding_window_pattern is 0, it must be at least 1: leave it out if the model has none",
+        ),
+        (
+            {"sliding_window": 8, "sliding_window_pattern": 0},
+            "sliding_window_pattern is 0, it must be at least 1: leave it out if the model has none",
+        ),
+        (
+            {"model_type": "llama4_text", "attention_chunk_size": 0},
+            "attention_chunk_size is 0, it must be at least 1: leave it out if the model has none",
+        ),
+        (
+            {"model_type": "gemma4_text", "global_head_dim": 0},
+            "global_head_dim is 0, it must be at least 1: leave it out if the model has none",
+        ),
+        (
+            {"model_type": "jamba", "attn_layer_period": 0},
+            "attn_layer_period is 0, it must be at least 1: leave it out if the model has none",
+        ),
+        ({"model_type": "jamba", "attn_layer_offset": -1}, "attn_layer_offset is -1, it must be from 0 to 7"),
+        ({"model_type": "jamba", "attn_layer_offset": 8}, "attn_layer_offset is 8, it must be from 0 to 7"),
+        (
             {"model_type": "llama4_text", "no_rope_layers": [1, 0]},
             "no_rope_layers is [1, 0], it must be 4 times 0 or 1",
         ),

@@ -32,6 +32,7 @@ from mini_kv.core.kv_cache_planning import (
 )
 from mini_kv.planning.cut import on_one_card
 from mini_kv.planning.models import load_model, model_names
+from mini_kv.planning.states import mamba2
 
 FULL = FullAttentionSpec(16, num_kv_heads=8, head_size=128)
 WINDOW = SlidingWindowSpec(16, num_kv_heads=8, head_size=128, sliding_window=1024)
@@ -524,3 +525,17 @@ def test_one_card_of_several_keeps_its_heads_and_says_when_they_have_run_out(cap
 def test_a_cut_that_cannot_be_is_refused(capsys, model, size, says):
     assert main(["plan", model, "--tensor-parallel-size", size]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_groups_of_mamba_2_that_the_cards_do_not_divide_are_as_many_as_cards() -> None:
+    """Each card then keeps one whole group. Of 8 heads of 16 it keeps its share. A group has two vectors of 32."""
+    sizes = {"heads": 8, "head_size": 16, "state_size": 32, "kernel": 4}
+    inputs = {(groups, cards): mamba2(cards, 0, groups=groups, **sizes)[0] for groups in (1, 4, 6) for cards in (1, 4)}
+    assert inputs == {
+        (1, 1): (3, 128 + 2 * 32),
+        (1, 4): (3, 32 + 2 * 32),
+        (4, 1): (3, 128 + 4 * 2 * 32),
+        (4, 4): (3, 32 + 2 * 32),
+        (6, 1): (3, 128 + 6 * 2 * 32),
+        (6, 4): (3, 32 + 2 * 32),
+    }

@@ -578,3 +578,14 @@ def test_more_than_predicted_is_a_note_and_no_break():
         "the entry lived longer than the time to live",
     ]
     assert found(made) == []
+
+
+def test_only_a_cache_with_breakpoints_looks_back_over_twenty_texts():
+    """Codex's has none, so that a fall of its count after 22 new texts has another cause."""
+    made = Codex()
+    made.turns(2)
+    for _ in range(22):
+        made.user(made.text(10))
+    made.provider.entries.clear()
+    made.answer(made.text(10))
+    assert found(made) == [("before-the-texts", 3, 0)]

@@ -376,3 +376,33 @@ def test_an_image_counts_by_the_provider_s_tokens_and_not_by_its_letters():
     assert [(row.tokens, row.cached) for row in analysis.rows[1:3]] == [(4700, 3080), (4820, 4700)]
     assert [span.num_tokens for span in analysis.layouts[1].spans] == [3000, 80, 40, 80, 18, 1482]
     assert json.dumps(analysis.as_dict()).count("A" * 100) == 0
+
+
+def test_a_read_renews_an_entry():
+    """Turn 3 goes back to the prompt of turn 1, seven minutes after it. Turn 2 has read its entry on the way."""
+    made = ClaudeCode()
+    made.turns(1, pause=200)
+    line, num_sent = made.lines[0]["uuid"], 1
+    made.turns(1, pause=200)
+    made.go_back(line, num_sent)
+    made.turns(1)
+    rows = analysed(made).rows
+    assert [row.hosted for row in rows] == [row.cached for row in rows] == [0, 3080, 3080]
+
+
+def test_a_line_whose_parent_is_damaged_continues_the_main_conversation():
+    """Between the two a subagent worked. Its lines are not before the next question."""
+    made = ClaudeCode()
+    made.turns(2)
+    damaged = len(made.lines) - 1
+    made.subagent("a1", 2)
+    made.turns(1)
+    lines = made.file()
+    del lines[damaged]
+    rows = analyse(read_session(lines, "made-up")).rows
+    assert [(row.conversation, row.common) for row in rows] == [
+        ("main", 0),
+        ("subagent 1", 0),
+        ("subagent 1", 1580),
+        ("main", 3080),
+    ]

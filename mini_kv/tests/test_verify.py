@@ -1,11 +1,13 @@
 """The recorded scenarios as a suite for any program: what it finds, what it names, and what it says of bad programs."""
 
 import json
+import os
 import re
 import shutil
+import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +306,14 @@ REPLIES = {
     "input(); import time; time.sleep(60)": (
         "no reply after 0.5 seconds; does it flush its standard output after each line?"
     ),
+    "print('[' * 100_000, flush=True); input()": f"the reply is not JSON: {'[' * 77}...",
+    "print('[' * 65 + ']' * 65, flush=True); input()": f"the reply is not JSON: {'[' * 65 + ']' * 12}...",
+    "import sys\nwhile True: sys.stdout.write('a' * 100_000)": (
+        "the reply is longer than 4,194,304 bytes; does it end its lines?"
+    ),
+    "import sys; sys.stderr.write('a' * 10**6 + '\\nthe end\\n'); sys.exit(1)": (
+        f"the program has ended with status 1\n    {'a' * 9991}\n    the end"
+    ),
     "import sys; sys.exit('no engine here')": "the program has ended with status 1\n    no engine here",
 }
 
@@ -345,6 +355,54 @@ def test_a_program_behind_a_script_ends_with_it(tmp_path: Path) -> None:
         outcome = play(recorded("cold, whole blocks"), program)
     assert outcome.reason == "the reply has no `result`: {}"
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no groups of processes")
+def test_what_a_program_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Also if it would outlive its parent: it reads no input, and its connection to us ends only with it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        child = f"import socket, time; s = socket.create_connection({server.getsockname()}); time.sleep(60)"
+        started = f"subprocess.Popen([sys.executable, '-c', {child!r}], stdin=subprocess.DEVNULL)"
+        with Piped(program_of(tmp_path, f"import subprocess, sys; {started}; input()")):
+            connection, _ = server.accept()
+    with connection:
+        connection.settimeout(20)
+        assert connection.recv(1) == b""
+
+
+def test_a_program_that_prints_without_end_is_not_kept_in_memory(tmp_path: Path) -> None:
+    """Lines that were not asked for wait in the pipe, and the program with them."""
+    text = "while True: print('{\"result\": {}}' + ' ' * 4_000_000, flush=True)"
+    with Piped(program_of(tmp_path, text)) as program:
+        start = {"call": "start"}
+        assert program.answer(start) == program.answer(start) == {"result": {}}
+        time.sleep(0.5)
+        assert program._lines.qsize() <= 2
+
+
+def test_after_three_silent_scenarios_no_more_are_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import time; time.sleep(60)"
+    argv = ["verify", "--only", "lookup", "--timeout", "0.1", "--", *program_of(tmp_path, text)]
+    assert main(argv) == 1
+    told = capsys.readouterr()
+    assert told.out.splitlines()[1].split() == ["lookup", "-", "-", "3", "-", "0"]
+    assert told.err == "mini-kv verify: no reply in 3 scenarios in a row: the other 23 are not played\n"
+
+
+def test_a_topic_is_printed_as_soon_as_it_is_played() -> None:
+    """The report is a row further than the scenarios by one: that of the next topic."""
+    chosen = [each for topic in ("lookup", "eviction") for each in recorded_scenarios() if topic_of(each) == topic]
+    seen: list[str] = []
+
+    def watched() -> Iterator[Outcome]:
+        for each in chosen:
+            seen.append(topic_of(each))
+            yield play(each, ManagerAdapter())
+
+    lines = report(watched())
+    assert next(lines).startswith("against vLLM") and next(lines).split()[0] == "lookup"
+    assert (seen.count("lookup"), seen.count("eviction")) == (26, 1)
 
 
 @pytest.mark.parametrize(

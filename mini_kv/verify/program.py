@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
@@ -13,10 +14,14 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol
 
+from mini_kv import strict_json
+
 VERSION = 1
 """Version of the protocol. `start` carries it."""
 TIMEOUT_S = 10.0
 """Seconds that a program has for a reply."""
+LONGEST_REPLY = 1 << 22
+"""Bytes of the longest reply. The replies of mini_kv's own engine have a few thousand."""
 PATIENCE_S = 1.0
 """Seconds that a program has to end, before it is killed."""
 
@@ -179,8 +184,10 @@ class Piped:
         self.dialogue: list[str] = []
         """All lines since the last `start`: `> ` to the program, `< ` from it."""
         self._errors = TemporaryFile()  # noqa: SIM115  closed with the process
-        self._lines: Queue[bytes] = Queue()
+        self._lines: Queue[bytes] = Queue(maxsize=2)
         """What the program has printed. An empty line marks the end: even an empty line of a program has a newline."""
+        self.is_silent = False
+        """Whether the program has let the time for a reply go by."""
         self._shown: set[str] = set()
         """The members of the last reply to `start`."""
         try:
@@ -199,11 +206,13 @@ class Piped:
         self._reader.start()
 
     def _read(self) -> None:
-        """Put all that the program prints into the queue."""
+        """Put what the program prints into the queue, up to a line that is too long."""
         assert self._process.stdout is not None
         with BufferedReader(self._process.stdout) as lines:  # type: ignore[type-var]
-            for line in lines:
+            while line := lines.readline(LONGEST_REPLY + 1):
                 self._lines.put(line)
+                if len(line) > LONGEST_REPLY:
+                    return
         self._lines.put(b"")
 
     def __enter__(self) -> "Piped":
@@ -214,7 +223,10 @@ class Piped:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._end()
-        self._reader.join(PATIENCE_S)  # only where there are no groups of processes can a pipe still be open
+        ends = time.monotonic() + PATIENCE_S  # only where there are no groups of processes can a pipe still be open
+        while self._reader.is_alive() and time.monotonic() < ends:
+            with suppress(Empty):
+                self._lines.get(timeout=0.01)  # makes room for lines that were not asked for
         self._errors.close()
 
     def _end(self) -> int:
@@ -241,7 +253,7 @@ class Piped:
         text = self._next_line()
         self.dialogue.append(f"< {text}")
         try:
-            reply: Message = json.loads(text)
+            reply: Message = strict_json.loads(text)
         except ValueError:
             raise ProgramError(f"the reply is not JSON: {_shortened(text)}") from None
         check_reply(reply, message["call"])
@@ -263,15 +275,19 @@ class Piped:
         try:
             line = self._lines.get(timeout=self.timeout_s)
         except Empty:
+            self.is_silent = True
             message = f"no reply after {self.timeout_s:g} seconds; does it flush its standard output after each line?"
             raise ProgramError(message) from None
         if not line:
             raise self._ended()
+        if len(line) > LONGEST_REPLY:
+            raise ProgramError(f"the reply is longer than {LONGEST_REPLY:,} bytes; does it end its lines?")
         return line.decode(errors="replace").rstrip()
 
     def _ended(self) -> ProgramError:
         status = self._end()
-        self._errors.seek(0)
+        num_bytes = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(num_bytes - 10_000, 0))
         said = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
         told = "".join(f"\n    {line}" for line in said)
         return ProgramError(f"the program has ended with status {status}{told}")

@@ -1,6 +1,7 @@
 """The report of `mini-kv verify`: counts by topic, and the first difference with both sides drawn."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from mini_kv.labkit.detective.suspects import Suspect
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
@@ -26,9 +27,10 @@ LABELS = {
 """The fields, as a reader calls them."""
 
 
-def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the lines of the report."""
-    yield from table(outcomes)
+def report(played: Iterable[Outcome]) -> Iterator[str]:
+    """Yield the lines of the report. A topic's row comes as soon as the topic is played: the outcomes come by topic."""
+    outcomes: list[Outcome] = []
+    yield from table(played, outcomes)
     differing = [outcome for outcome in outcomes if outcome.verdict is Verdict.DIFFERS]
     if not differing:
         return
@@ -68,15 +70,17 @@ def _rule(fault: Suspect) -> str:
     return f"{fault.breaks} ({fault.seen})" if fault.seen else fault.breaks
 
 
-def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the counts: a row per topic."""
+def table(played: Iterable[Outcome], outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield the counts, a row per topic, and add the outcomes to the list."""
     columns = (Verdict.EQUAL, Verdict.LISTED, Verdict.DIFFERS, Verdict.SKIPPED)
-    vllm = recording(outcomes[0].recorded.part)["header"]["vllm"]
-    yield f"{f'against vLLM {vllm}':<22}" + "".join(f"{verdict.value:>11}" for verdict in columns) + f"{'calls':>9}"
-    for topic in TOPICS:
-        of_topic = [outcome for outcome in outcomes if topic_of(outcome.recorded) == topic]
-        if of_topic:
-            yield _row(topic, of_topic, columns)
+    for topic, of_topic in groupby(played, key=lambda outcome: topic_of(outcome.recorded)):
+        found = list(of_topic)
+        if not outcomes:
+            vllm = recording(found[0].recorded.part)["header"]["vllm"]
+            titles = "".join(f"{verdict.value:>11}" for verdict in columns)
+            yield f"{f'against vLLM {vllm}':<22}{titles}{'calls':>9}"
+        outcomes += found
+        yield _row(topic, found, columns)
     yield _row("all", outcomes, columns)
     reasons = [outcome.reason for outcome in outcomes if outcome.verdict is Verdict.SKIPPED]
     for reason in dict.fromkeys(reasons):

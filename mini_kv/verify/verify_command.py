@@ -13,6 +13,8 @@ from mini_kv.verify.report import difference, place, report
 
 MISUSE = "misuse"
 """The topic that is played only if asked for: calls that are mistakes. Every engine may answer them as it likes."""
+MOST_SILENT = 3
+"""Scenarios in a row without a reply after which no more are played. Each costs the whole timeout."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,17 +56,25 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.scenario is not None:
             return max([_one(recorded, args) for recorded in chosen])  # the manager's and the scheduler's
-        outcomes = list(_played(chosen, args.program, args.timeout))
+        outcomes: list[Outcome] = []
+        played = _noted(_played(chosen, args.program, args.timeout), outcomes)
+        for line in map(json.dumps, map(_as_dict, played)) if args.json else report(played):
+            print(line, flush=True)  # as it comes: a slow program takes minutes
     except ProgramError as error:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
-    for line in map(json.dumps, map(_as_dict, outcomes)) if args.json else report(outcomes):
-        print(line)
     return _status(outcomes)
 
 
+def _noted(played: Iterator[Outcome], outcomes: list[Outcome]) -> Iterator[Outcome]:
+    """Yield the outcomes, and add each to the list."""
+    for outcome in played:
+        outcomes.append(outcome)
+        yield outcome
+
+
 def _chosen(args: argparse.Namespace) -> list[Recorded]:
-    """Return the scenarios to play. Raises `ValueError` for an unknown name."""
+    """Return the scenarios to play, topic by topic. Raises `ValueError` for an unknown name."""
     scenarios = recorded_scenarios()
     if args.scenario is not None:
         named = [recorded for recorded in scenarios if recorded.scenario.name == args.scenario]
@@ -77,17 +87,26 @@ def _chosen(args: argparse.Namespace) -> list[Recorded]:
     for topic in topics:
         if topic not in TOPICS:
             raise ValueError(f"there is no topic {topic!r}; there are {', '.join(TOPICS)}")
-    return [recorded for recorded in scenarios if topic_of(recorded) in topics]
+    return [recorded for topic in TOPICS if topic in topics for recorded in scenarios if topic_of(recorded) == topic]
 
 
 def _played(chosen: Sequence[Recorded], command: Sequence[str], timeout_s: float) -> Iterator[Outcome]:
-    """Play the scenarios in turn. After a reply that is missing or unusable the program is started again."""
+    """Play the scenarios in turn. After a reply that is missing or unusable the program is started again.
+
+    Stop with a message if the program is silent in several scenarios in a row.
+    """
     waiting = list(chosen)
+    num_silent = 0
     while waiting:
+        if num_silent == MOST_SILENT:
+            message = f"no reply in {MOST_SILENT} scenarios in a row: the other {len(waiting)} are not played"
+            print(f"mini-kv verify: {message}", file=sys.stderr)
+            return
         with Piped(command, timeout_s) as program:
             while waiting:
                 outcome = play(waiting.pop(0), program)
                 yield outcome
+                num_silent = num_silent + 1 if program.is_silent else 0
                 if outcome.verdict is Verdict.DIFFERS and outcome.reason:
                     break
 

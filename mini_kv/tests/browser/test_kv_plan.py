@@ -1,7 +1,9 @@
 """The page "Will it fit?" in a real browser: first answer, changes, a pasted file, the address, a phone, no scripts."""
 
+import base64
 import importlib
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,15 @@ def test_an_address_that_is_none_of_the_page_s_changes_nothing(show):
     for fragment in ("#other", "#config=%%%", "#model="):
         page = show(fragment)
         assert page.locator("kv-plan svg g").count() == 32
+
+
+@pytest.mark.parametrize(("num_bytes", "is_read"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_an_address_holds_no_more_than_a_file_may(show, num_bytes, is_read):
+    """A thousand letters of an address can hold a million, and a few more a gigabyte."""
+    text = '{"model_type": "llama"}'.ljust(num_bytes)
+    packed = base64.urlsafe_b64encode(zlib.compress(text.encode())[2:-4]).decode().rstrip("=")
+    page = show(f"#config={packed}")
+    assert (page.get_by_label("Its text", exact=True).input_value() == text) is is_read
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -225,7 +225,11 @@ def test_what_cannot_be_listened_to_is_a_sentence(words: list[str], sentence: st
     assert capsys.readouterr().err == f"mini-kv attach: {sentence}\n"
 
 
-@pytest.mark.parametrize("text", ["hello\n", "{}\n", '{"number": 1, "ts": 0, "events": [{"type": "X"}]}\n', "[" * 9999])
+UNKNOWN_EVENT = '{"number": 1, "ts": 0, "events": [{"type": "X"}]}\n'
+FAR_FUTURE = '{"number": 0, "ts": 1e308, "events": []}\n'
+
+
+@pytest.mark.parametrize("text", ["hello\n", "{}\n", UNKNOWN_EVENT, FAR_FUTURE, "[" * 9999])
 def test_a_file_that_is_no_recording_is_a_sentence(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "file"
     path.write_text(text, encoding="utf-8")

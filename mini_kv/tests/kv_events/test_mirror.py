@@ -1,5 +1,6 @@
 """The picture of a cache that is made of its events: it is the cache, or it says that it is not."""
 
+import math
 import random
 
 import msgspec
@@ -182,6 +183,9 @@ GARBAGE = {
         b"\0" * 8,
         msgspec.msgpack.encode([0.0, [{"type": "BlockRemoved", "block_hashes": [0.5], "medium": None}]]),
     ],
+    "no time": [b"", b"\0" * 8, msgspec.msgpack.encode([math.nan, []])],
+    "an infinite time": [b"", b"\0" * 8, msgspec.msgpack.encode([-math.inf, []])],
+    "a time that no clock shows": [b"", b"\0" * 8, msgspec.msgpack.encode([1e308, []])],
     "lists without end": [b"", b"\0" * 8, b"\x91" * 100_000],
     "a list of four billion": [b"", b"\0" * 8, b"\xdd\xff\xff\xff\xff"],
     "bytes that are no text": [b"", b"\0" * 8, b"\x93\x00\x91\x81\xa4type\xa1\xff\x00"],
