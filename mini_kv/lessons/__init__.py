@@ -15,5 +15,6 @@ behind buttons), `chain` (two prompts and their block hashes), `lever` (a slider
 the notebooks), `instrument` (a drawing with controls), `instruments` (those of blocks and hashes) and
 `instruments_of_steps` (those of steps, kernels and seconds), `challenge` (tasks for one of these), `predict` (questions
 that lock their answers), `chart` (lines, areas and bars, drawn by matplotlib), `slot_map` (a memory's slots as a
-table), `needs` (packages that only notebooks need).
+table), `trusted` (a sentence in place of a drawing that a notebook may not show), `needs` (packages that only
+notebooks need).
 """
