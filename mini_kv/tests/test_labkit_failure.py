@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, in_words, parts_of
-from mini_kv.labkit.fixture import same
+from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, in_words, num_signs, parts_of
+from mini_kv.labkit.fixture import LabFailure, same
 from mini_kv.tests.throwaway_lab import SOLUTION, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -58,6 +58,23 @@ hint: mini-kv hint 05 prefill"""
         "at": ["at:  labs/lab-05/starter.py:4  kv.free(request)"],
         "hint": ["hint: mini-kv hint 05 prefill"],
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "signs"),
+    [
+        (ValueError("any"), 1),
+        (LabFailure("a number", 1, 2), 1),
+        (LabFailure("one item of a list", [1, 2, 3], [1, 9, 3]), 1),
+        (LabFailure("two items of a list", [1, 2, 3], [9, 2, 9]), 2),
+        (LabFailure("two items too few", [1, 2, 3], [1]), 2),
+        (LabFailure("another type", [1, 2, 3], 7), 1),
+        (LabFailure("a table of three rows", 1, 2, seen=[1, 5, 7]), 3),
+    ],
+    ids=lambda value: getattr(value, "what", ""),
+)
+def test_a_sign_is_a_wrong_item_of_a_list_or_a_row_of_a_table(error: Exception, signs: int):
+    assert num_signs(error) == signs
 
 
 WRONG = {
