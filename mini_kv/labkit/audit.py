@@ -106,7 +106,7 @@ class Audit:
     beliefs: dict[str, dict[str, str]] = field(default_factory=dict)
     """The belief behind each spelling of a mutant of the solution, by function and fingerprint."""
     one_sign: list[str] = field(default_factory=list)
-    """The mutants whose fingerprint rests on one wrong value, so that a learner reads only their question."""
+    """The ideas whose fingerprint rests on one wrong value, so that a learner reads only their question."""
     played_all: bool = True
     """Whether every spelling of every mutant ran."""
 
@@ -273,7 +273,8 @@ def audit_mutants(audit: Audit, watcher: "_Watcher", sample: str | None = None) 
             for function, print_ in prints.items():
                 seen.append((mutant, function, print_))
                 if wrong in (function, None):
-                    audit.one_sign += [mutant.id] * (signs_of(results, function) == 1)
+                    if signs_of(results, function) == 1 and mutant.idea not in audit.one_sign:
+                        audit.one_sign.append(mutant.idea)
                     audit.beliefs.setdefault(function, {}).setdefault(print_, mutant.belief)
     for mutant, function, print_ in seen:
         known = audit.beliefs.get(function, {}).get(print_, mutant.belief)
@@ -565,9 +566,9 @@ def _print(audit: Audit) -> None:
         killers = audit.kills.get(name)
         print(f"  {name:<28} {score:>7}   {'' if killers is None else ', '.join(killers)}")
     print(f"{len(audit.kills)} mutants, {sum(map(bool, audit.kills.values()))} caught")
-    print(
-        f"{len(audit.one_sign)} told by one wrong value, so only their question is asked: {', '.join(audit.one_sign)}"
-    )
+    print(f"{len(audit.one_sign)} beliefs rest on one wrong value, so a learner reads only their question")
+    for idea in audit.one_sign:
+        print(f"  {idea}")
     for note in audit.notes:
         print(f"note: {note}")
     for finding in audit.findings:

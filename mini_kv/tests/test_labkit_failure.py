@@ -3,12 +3,18 @@
 import json
 import os
 import re
+import textwrap
+from typing import Any
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, in_words, num_signs, parts_of
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.invariants import InvariantViolationError, Violation
+from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, describe, in_words, num_signs, parts_of
 from mini_kv.labkit.fixture import LabFailure, same
-from mini_kv.tests.throwaway_lab import SOLUTION, ThrowawayLab
+from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.scoreboard import LabResult
+from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, ThrowawayLab
 
 pytest_plugins = ["pytester"]
 
@@ -225,6 +231,29 @@ def test_of_a_text_of_ten_million_characters_the_beginning_is_read():
     """To break all of it into lines takes a time that grows with the square of its length."""
     assert in_words(ValueError("x" * 10_000_000)) == f"ValueError: {'x' * 10_000_000}"[:MAX_CHARACTERS]
     assert in_words(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LabFailure("word " * 100_000, 1, 2),
+        InvariantViolationError(Violation("I2", "word " * 100_000)),
+        KVCacheError("word " * 100_000),
+    ],
+    ids=["what a test compares", "a broken invariant", "an error of the engine"],
+)
+def test_of_each_long_text_only_the_beginning_is_broken_into_lines(error: Exception, monkeypatch):
+    broken: list[int] = []
+
+    def wrap(text: str, *args: Any, **options: Any) -> list[str]:
+        broken.append(len(text))
+        return real(text, *args, **options)
+
+    real = textwrap.wrap
+    monkeypatch.setattr(textwrap, "wrap", wrap)
+    result = LabResult(load_lab(ROOT / "labs" / "lab-05"), "test_1", 1, "prefill", "biography", None)
+    assert describe(error, result, "why not", None, "mine.py") is not None
+    assert max(broken) == MAX_CHARACTERS
 
 
 def test_who_breaks_on_loading_makes_the_others_wait(lab):
