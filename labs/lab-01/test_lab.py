@@ -4,7 +4,7 @@ LLAMA_2_70B has 80 layers, 64 query heads and 8 KV heads of 128 elements; an ele
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
@@ -62,13 +62,19 @@ def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     lab.expect("bytes of a token if it had 64 KV heads", 2_621_440, lab.kv_bytes_per_token(80, 64, 128, 2))
 
 
-@points(4, "kv_shape", why="the cache stores keys and values; only KV heads have them, so query heads take no memory")
+@points(4, "kv_shape", why="the config names the layers; what it does not name follows from other fields")
 def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
     """Eight KV heads of 64 in the 70B model, all 32 in the 7B model, and a head that is bigger than its share."""
     names = ("layers", "KV heads", "head size")
-    expect_fields(lab, "Llama 2 70B", names, (80, 8, 128), lab.kv_shape(LLAMA_2_70B))
-    expect_fields(lab, "Llama 2 7B, which names no KV heads", names, (32, 32, 128), lab.kv_shape(LLAMA_2_7B))
-    why = "a head_dim in the config is the head size: 128, although 2,560 / 32 is 80"
+    only_kv_heads = "the cache stores keys and values; only KV heads have them: here 8, and 64 query heads share them"
+    why = {"KV heads": only_kv_heads, "head size": "the 64 query heads share 8,192 evenly, so each head has 128"}
+    expect_fields(lab, "Llama 2 70B", names, (80, 8, 128), lab.kv_shape(LLAMA_2_70B), why)
+    why = {
+        "KV heads": "a config that names no KV heads has as many as query heads: 32",
+        "head size": "the 32 query heads share 4,096 evenly, so each head has 128",
+    }
+    expect_fields(lab, "Llama 2 7B, which names no KV heads", names, (32, 32, 128), lab.kv_shape(LLAMA_2_7B), why)
+    why = {"head size": "a head_dim in the config is the head size: 128, although 2,560 / 32 is 80"}
     qwen_3_4b = {
         **LLAMA_2_70B,
         "hidden_size": 2560,
@@ -169,12 +175,15 @@ def test_configs_as_they_come(lab: LabUnderTest) -> None:
     silent = {**LLAMA_2_7B, "num_key_value_heads": None}
     expect_fields(lab, "Llama 2 7B, num_key_value_heads None", names, (32, 32, 128), lab.kv_shape(silent))
     silent = {**LLAMA_2_70B, "head_dim": None}
-    why = "head_dim says nothing, so 8,192 / 64; the KV heads are named all the same"
+    why = {
+        "KV heads": "num_key_value_heads names 8, with and without a head_dim",
+        "head size": "head_dim is None, so the 64 query heads share 8,192 evenly",
+    }
     expect_fields(lab, "Llama 2 70B, head_dim None", names, (80, 8, 128), lab.kv_shape(silent), why)
     one = {"head_dim": 256, "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1}
     expect_fields(lab, "Gemma 2B, one KV head", names, (18, 1, 256), lab.kv_shape({**one, "hidden_size": 2048}))
     small = {**LLAMA_2_70B, "hidden_size": 5120, "num_attention_heads": 32, "head_dim": 128}
-    why = "a head_dim in the config is the head size, although 5,120 / 32 is 160"
+    why = {"head size": "a head_dim in the config is the head size, although 5,120 / 32 is 160"}
     expect_fields(lab, "a model with head_dim 128", names, (80, 8, 128), lab.kv_shape(small), why)
 
 
@@ -394,10 +403,15 @@ def expect_pair(
 
 
 def expect_fields(
-    lab: LabUnderTest, whose: str, names: tuple[str, ...], want: tuple[int, ...], got: Any, why: str = ""
+    lab: LabUnderTest,
+    whose: str,
+    names: tuple[str, ...],
+    want: tuple[int, ...],
+    got: Any,
+    why: Mapping[str, str] | None = None,
 ) -> None:
-    """Compare a shape field by field."""
+    """Compare a shape field by field. `why` has the reason for a field, if there is one."""
     if type(got) is not tuple or len(got) != len(want):
         lab.fail(f"shape of {whose}", f"a tuple ({', '.join(names)})", got, f"here {want}: numbers, in this order")
     for name, expected, number in zip(names, want, got, strict=True):
-        lab.expect(f"{name} of {whose}", expected, number, why)
+        lab.expect(f"{name} of {whose}", expected, number, (why or {}).get(name, ""))

@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from mini_kv.labkit.fixture import LabUnderTest
@@ -93,32 +92,34 @@ def random_batch(rng: random.Random, block_size: int, lengths: list[int], num_kv
     ]
 
 
-def caches(torch: Any, requests: list[Request], block_size: int) -> tuple[Any, Any, Any, Any]:
+def caches(
+    torch: Any, requests: list[Request], block_size: int, others: float = math.nan, unused: float = 1e4
+) -> tuple[Any, Any, Any, Any]:
     """Return keys' cache, values' cache, block table and lengths of the requests.
 
-    NaN in blocks that no request has, 1e4 behind the last token of a block; and in each row, behind the last block,
-    block 0, which holds NaN.
+    `others` in blocks that no request has, `unused` behind the last token of a block; and in each row, behind the last
+    block, block 0, which holds `others`.
     """
     example = next(request.tokens[0] for request in requests if request.tokens)
     num_blocks = max([0, *(block for request in requests for block in request.row)]) + 1
     shape = (num_blocks, block_size, len(example[0]), len(example[0][0]))
-    k_cache, v_cache = torch.full(shape, math.nan), torch.full(shape, math.nan)
+    k_cache, v_cache = torch.full(shape, others), torch.full(shape, others)
     for request in requests:
         for index, block in enumerate(request.row):
             tokens = request.tokens[index * block_size : (index + 1) * block_size]
             if tokens:
                 keys, values = zip(*tokens, strict=True)
-                fill_block(torch, k_cache[block], keys)
-                fill_block(torch, v_cache[block], values)
+                fill_block(torch, k_cache[block], keys, unused)
+                fill_block(torch, v_cache[block], values, unused)
     width = max(len(request.row) for request in requests) + 1
     table = [request.row + [0] * (width - len(request.row)) for request in requests]
     lens = [len(request.tokens) for request in requests]
     return k_cache, v_cache, torch.tensor(table, dtype=torch.int32), torch.tensor(lens, dtype=torch.int32)
 
 
-def fill_block(torch: Any, block: Any, vectors: Sequence[list[Vector]]) -> None:
-    """Write a block of one of the caches: these tokens' vectors from its first slot on, 1e4 behind them."""
-    block[:] = 1e4
+def fill_block(torch: Any, block: Any, vectors: Sequence[list[Vector]], unused: float) -> None:
+    """Write a block of one of the caches: these tokens' vectors from its first slot on, `unused` behind them."""
+    block[:] = unused
     block[: len(vectors)] = torch.tensor(vectors)
 
 
@@ -134,22 +135,16 @@ def attention(
     if all(not request.tokens for request in requests):
         requests = [*requests, Request([1], [([[0.0] * 3], [[0.0] * 3])])]  # caches have a shape, tokens or not
         queries = [*queries, queries[0]]
-    q, given = torch.tensor(queries), caches(torch, requests, block_size)
+    q = torch.tensor(queries)
 
-    def attend(nan: float = math.nan) -> tuple[Any, Any]:
-        filled = [cache.nan_to_num(nan=nan) for cache in given[:2]]
-        got = lab.paged_attention_ref(q, *filled, *given[2:], scale)
+    def attend(**poison: float) -> tuple[Any, Any]:
+        got = lab.paged_attention_ref(q, *caches(torch, requests, block_size, **poison), scale)
         return pair(lab, torch, "paged_attention_ref", got, list(q.shape))
-
-    def attend_to(index: int, nan: float) -> list[Vector]:
-        result: list[Vector] = attend(nan)[0][index]
-        return result
 
     out, lse = attend()
     for index, request in enumerate(requests):
         if request.tokens:
-            whose = f"request {index}, of {len(request.tokens)} tokens"
-            refuse_nan(lab, whose, out[index], partial(attend_to, index))
+            refuse_nan(lab, f"request {index}, of {len(request.tokens)} tokens", out[index], index, attend)
     return out, lse
 
 
@@ -157,34 +152,53 @@ def prefill(
     lab: LabUnderTest, torch: Any, queries: list[list[Vector]], request: Request, block_size: int
 ) -> tuple[Any, Any]:
     """Call paged_prefill_ref with a scale of 1; return result and log-sum-exp as lists."""
-    k_cache, v_cache, table, _ = caches(torch, [request], block_size)
     q = torch.tensor(queries)
-    got = lab.paged_prefill_ref(q, k_cache, v_cache, table[0], len(request.tokens), 1.0)
-    out, lse = pair(lab, torch, "paged_prefill_ref", got, list(q.shape))
+
+    def attend(**poison: float) -> tuple[Any, Any]:
+        k_cache, v_cache, table, _ = caches(torch, [request], block_size, **poison)
+        got = lab.paged_prefill_ref(q, k_cache, v_cache, table[0], len(request.tokens), 1.0)
+        return pair(lab, torch, "paged_prefill_ref", got, list(q.shape))
+
+    out, lse = attend()
     for index, heads in enumerate(out):
-        refuse_nan(lab, f"query {index} of {len(out)}, request of {len(request.tokens)} tokens", heads)
+        refuse_nan(lab, f"query {index} of {len(out)}, request of {len(request.tokens)} tokens", heads, index, attend)
     return out, lse
 
 
-def refuse_nan(
-    lab: LabUnderTest,
-    whose: str,
-    heads: list[Vector],
-    with_instead: Callable[[float], list[Vector]] | None = None,
-) -> None:
-    """Fail if a result has NaN although all keys and values that the query sees are finite.
+Attend = Callable[..., tuple[Any, Any]]
+"""Attention of the learner in caches with other poison: `others`, `unused` as in `caches`."""
 
-    `with_instead`: the result if the caches held that number where they hold NaN. It tells what was done with the NaN.
-    """
+
+def refuse_nan(lab: LabUnderTest, whose: str, heads: list[Vector], index: int, attend: Attend) -> None:
+    """Fail if a result has NaN although all keys and values that the query sees are finite."""
     for head, numbers in enumerate(heads):
-        if not any(map(math.isnan, numbers)):
-            continue
-        why = "did the code read a block outside the request's row? It holds NaN. Or subtract infinity from infinity?"
-        seven = with_instead(7.0)[head] if with_instead else None
-        if with_instead and seven == with_instead(5.0)[head]:
-            why = "a masked position still takes part: its weight is 0, and 0 times NaN is NaN"
-        seen = [f"{number:.1e}" for number in seven] if seven else None
-        lab.fail(f"result of {whose}, head {head}", f"{len(numbers)} numbers", numbers, why, seen=seen)
+        if has_nan(numbers):
+            five, seven, no_slots = (
+                attend(**poison)[0][index][head] for poison in ({"others": 5.0}, {"others": 7.0}, {"unused": 0.0})
+            )
+            seen = [f"{number:.1e}" for number in seven]
+            why = why_nan(five, seven, no_slots)
+            lab.fail(f"result of {whose}, head {head}", f"{len(numbers)} numbers", numbers, why, seen=seen)
+
+
+def has_nan(numbers: Vector) -> bool:
+    """Return whether one of the numbers is NaN."""
+    return any(map(math.isnan, numbers))
+
+
+def why_nan(five: Vector, seven: Vector, no_slots: Vector) -> str:
+    """Return where the NaN of a result comes from.
+
+    `five` and `seven`: the result if blocks of no request hold these numbers in place of NaN. `no_slots`: the result if
+    unused slots hold 0 in place of 10,000.
+    """
+    if not has_nan(five) and five == seven:
+        return "a block of no request is read: with 5 or 7 in it nothing changes, but 0 times NaN is NaN"
+    if not has_nan(five) and not has_nan(seven):
+        return "a block of no request is read: with 5 and with 7 in it there are two results, with NaN it is NaN"
+    if not has_nan(no_slots):
+        return "unused slots are read: with 0 in them it is not NaN. Ask: are they in the maximum? Then each power is 0"
+    return "other numbers in blocks of no request and in unused slots do not help. Ask: is 0 divided by 0 somewhere?"
 
 
 def merge(

@@ -116,13 +116,11 @@ def _check_hit(coordinator: KVCacheCoordinator, request: Request, num_computed_t
         message = f"the groups' blocks of the hit stand for {lengths} tokens, but a hit has one end for all"
         raise AllocationError(request.request_id, message)
     if num_hit_tokens != num_computed_tokens or request.num_computed_tokens not in (0, num_hit_tokens):
-        message = (
-            f"new_computed_blocks hold {num_hit_tokens} tokens, but {request.num_computed_tokens} are adopted and"
-            f" {num_computed_tokens - request.num_computed_tokens} passed;"
-            " adopt the hit in request.num_computed_tokens or pass it as num_new_computed_tokens, once, with its"
-            " blocks"
-        )
-        raise AllocationError(request.request_id, message)
+        passed = num_computed_tokens - request.num_computed_tokens
+        counted = f"request.num_computed_tokens is {request.num_computed_tokens}"
+        counted += f" and num_new_computed_tokens {passed}" if passed else ""
+        message = f"the blocks of its hit hold {num_hit_tokens} tokens, but {counted}: "
+        raise AllocationError(request.request_id, message + "pass the blocks, and count their tokens once")
     if num_hit_tokens >= request.num_tokens:
         message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
         raise AllocationError(request.request_id, message)

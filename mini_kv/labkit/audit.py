@@ -40,7 +40,7 @@ from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.kernels.compiled import compile_calls, kept_compiler
 from mini_kv.labkit.lab import Lab, did_you_mean, load_lab, shown
 from mini_kv.labkit.lives import seeds
-from mini_kv.labkit.misconception import Stored, fingerprints, load_stored, store
+from mini_kv.labkit.misconception import Stored, fingerprints, load_stored, signs_of, store
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
@@ -105,6 +105,8 @@ class Audit:
     """The score of each implementation that ran, as `points/total`."""
     beliefs: dict[str, dict[str, str]] = field(default_factory=dict)
     """The belief behind each spelling of a mutant of the solution, by function and fingerprint."""
+    one_sign: list[str] = field(default_factory=list)
+    """The ideas whose fingerprint rests on one wrong value, so that a learner reads only their question."""
     played_all: bool = True
     """Whether every spelling of every mutant ran."""
 
@@ -271,6 +273,8 @@ def audit_mutants(audit: Audit, watcher: "_Watcher", sample: str | None = None) 
             for function, print_ in prints.items():
                 seen.append((mutant, function, print_))
                 if wrong in (function, None):
+                    if signs_of(results, function) == 1 and mutant.idea not in audit.one_sign:
+                        audit.one_sign.append(mutant.idea)
                     audit.beliefs.setdefault(function, {}).setdefault(print_, mutant.belief)
     for mutant, function, print_ in seen:
         known = audit.beliefs.get(function, {}).get(print_, mutant.belief)
@@ -562,6 +566,9 @@ def _print(audit: Audit) -> None:
         killers = audit.kills.get(name)
         print(f"  {name:<28} {score:>7}   {'' if killers is None else ', '.join(killers)}")
     print(f"{len(audit.kills)} mutants, {sum(map(bool, audit.kills.values()))} caught")
+    print(f"{len(audit.one_sign)} beliefs rest on one wrong value, so a learner reads only their question")
+    for idea in audit.one_sign:
+        print(f"  {idea}")
     for note in audit.notes:
         print(f"note: {note}")
     for finding in audit.findings:

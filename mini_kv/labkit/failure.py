@@ -28,7 +28,7 @@ from mini_kv.events.story import story
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
 from mini_kv.labkit.lab import relative
-from mini_kv.labkit.scoreboard import ACTS_AS_IF, LabResult
+from mini_kv.labkit.scoreboard import ACTS_AS_IF, LabResult, in_full
 from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -166,6 +166,18 @@ def observed(error: BaseException, source: str, num_compared: int = 0) -> str:
     return "" if isinstance(error, TookTooLongError) else f"{_kind(error, source)} after {num_compared} comparisons"
 
 
+def num_signs(error: BaseException) -> int:
+    """Return how many values of a failed test tell of its cause: the wrong items of a list, or the rows of a table."""
+    if not isinstance(error, LabFailure):
+        return 1
+    if isinstance(error.seen, list):
+        return max(len(error.seen), 1)
+    if isinstance(error.want, list | tuple) and type(error.want) is type(error.got):
+        wrong = sum(not same(want, got) for want, got in zip(error.want, error.got, strict=False))
+        return max(wrong + abs(len(error.want) - len(error.got)), 1)
+    return 1
+
+
 def _kind(error: BaseException, source: str) -> str:
     """Return the type of an exception, and whether a `raise` in the learner's file raised it.
 
@@ -183,7 +195,7 @@ def _kind(error: BaseException, source: str) -> str:
 def with_belief(message: str, belief: str) -> str:
     """Return the message with the belief before the last lines. Calls and drawing are shortened for it."""
     said = []
-    for line in f"{ACTS_AS_IF}{belief}".splitlines():
+    for line in in_full(belief).splitlines():
         said += textwrap.wrap(line, WIDTH, subsequent_indent="     ")
     lines = message.splitlines()
     drawn = next((n for n, line in enumerate(lines) if line.startswith(("   calls ", "   state "))), len(lines))

@@ -3,7 +3,8 @@
 Every mutant of a lab is a plausible wrong version with the belief that leads to it. The audit runs each and stores a
 fingerprint of the function that it changes: the results and values of all its tests. A learner's function
 with exactly the same fingerprint gets the belief. Other functions have no influence. A wrong belief would be worse than
-none, so a similar fingerprint is not enough.
+none, so a similar fingerprint is not enough. One wrong value may have many causes, so after a single one the learner
+reads only the question.
 """
 
 import hashlib
@@ -58,8 +59,24 @@ def store(lab: Lab, stored: Stored) -> None:
     _fingerprint_file(lab).write_text(text + "\n", encoding="utf-8")
 
 
+def signs_of(results: Sequence[LabResult], function: str) -> int:
+    """Return how many wrong values a function's fingerprint rests on."""
+    own = [result for result in results if result.function == function and result.stage != "property"]
+    return sum(result.signs for result in own if result.state is State.FAIL and result.observed)
+
+
 def find_beliefs(lab: Lab, results: Sequence[LabResult]) -> dict[str, str]:
     """Return `Mutant.belief` for each function whose test results are exactly those of a known mutant."""
     known = load_stored(lab).beliefs
     found = {function: known.get(function, {}).get(digest) for function, digest in fingerprints(results).items()}
     return {function: belief for function, belief in found.items() if belief is not None}
+
+
+def beliefs_for_learner(lab: Lab, results: Sequence[LabResult]) -> dict[str, str]:
+    """Return the beliefs as their learner reads them: after a single wrong value the question alone, or nothing."""
+    told = {}
+    for function, belief in find_beliefs(lab, results).items():
+        words = belief if signs_of(results, function) > 1 else belief.partition("\n")[2]
+        if words:
+            told[function] = words
+    return told

@@ -23,15 +23,15 @@ import pytest
 
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.export import FORMATS, remove_old, write_exports
-from mini_kv.labkit.failure import describe, describe_break_down, observed, running_line, with_belief
+from mini_kv.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.judge import changed, functions_of_the_judge
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab, pip
-from mini_kv.labkit.misconception import find_beliefs
+from mini_kv.labkit.misconception import beliefs_for_learner
 from mini_kv.labkit.progress import record_run
-from mini_kv.labkit.scoreboard import ACTS_AS_IF, ENDED, LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.labkit.scoreboard import ENDED, LabResult, State, draw_brief, draw_scoreboard, in_full
 from mini_kv.labkit.time_limit import (
     PATIENCE_S,
     TIME_LIMIT_S,
@@ -377,6 +377,7 @@ def _set_message(
         if fixture is not None and fixture.charged:
             result.function = fixture.charged
         message = describe(error, result, why, fixture, implementation.file)
+        result.signs = num_signs(error)
         result.observed = observed(error, implementation.file, len(fixture.notes) if fixture is not None else 0)
         if message is None and implementation.is_reference:  # our own bug
             report.longrepr = item.repr_failure(excinfo)
@@ -479,12 +480,12 @@ def _name_beliefs(config: pytest.Config) -> None:
     junit = [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "add_global_property")]
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
         results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
-        for function, belief in find_beliefs(implementation.lab, results).items():
+        for function, belief in beliefs_for_learner(implementation.lab, results).items():
             first = next(r for r in results if r.function == function and r.state is State.FAIL)
             told, first.message, first.belief = first.message, with_belief(first.message, belief), belief
             _tell_again(config, told, first.message)
             for xml in junit:
-                xml.add_global_property(f"{lab_id} {function}", f"{ACTS_AS_IF}{belief}")
+                xml.add_global_property(f"{lab_id} {function}", in_full(belief))
 
 
 def _tell_again(config: pytest.Config, told: str, message: str) -> None:

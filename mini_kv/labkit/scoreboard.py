@@ -19,6 +19,7 @@ ENDED = "Python ended in this test, before the test did"
 """Message of a running test in the files. It remains if Python is killed, or if C code runs until the time is over."""
 
 ACTS_AS_IF = "your code acts as if "
+ASK = "ask: "
 """First words of a belief. They are true for a slip as well as for a misunderstanding."""
 
 
@@ -52,8 +53,10 @@ class LabResult:
     """The message of the failure, as the student saw it."""
     observed: str = ""
     """Values of the test without paths and lines. They distinguish one wrong answer from another."""
+    signs: int = 1
+    """How many values of a failed test tell of its cause."""
     belief: str = ""
-    """The possible belief, at the first failure of a function with a known mistake."""
+    """The possible belief, at the first failure of a function with a known mistake. After one sign, its question."""
     cards: Sequence[Card] = ()
     """Resources of the kernels that a passed test compiled."""
 
@@ -66,6 +69,11 @@ class LabResult:
     def score(self) -> int:
         """Sum of the earned points."""
         return self.points if self.state is State.PASS else 0
+
+
+def in_full(belief: str) -> str:
+    """Return a belief as a learner reads it. A question alone claims nothing."""
+    return belief if belief.startswith(ASK) else f"{ACTS_AS_IF}{belief}"
 
 
 def all_ran(lab: Lab, results: Sequence[LabResult]) -> bool:
@@ -129,7 +137,7 @@ def _others(failed: Sequence[LabResult]) -> list[str]:
     here = sum(result.function == first.function for result in others)
     told = f"{len(others)} more {'failures' if others[1:] else 'failure'}"
     told += f", {here} of them in {first.short_function}" if here else ""
-    beliefs = [f"  in {one.short_function} {ACTS_AS_IF}{one.belief.splitlines()[0]}" for one in others if one.belief]
+    beliefs = [f"  in {one.short_function} {in_full(one.belief).splitlines()[0]}" for one in others if one.belief]
     return [f"  {told}; all of them:  mini-kv run {first.lab.lab_id.removeprefix('lab-')} --all", *beliefs]
 
 

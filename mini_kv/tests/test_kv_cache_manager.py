@@ -1,5 +1,6 @@
 """The manager: a request's way through lookup, admission, growth and release, with exact ids."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -437,10 +438,21 @@ def test_a_hit_is_counted_once_with_its_blocks(adopted: int, passed: int, with_b
     assert num_hit == 8
     b.num_computed_tokens = adopted
     before = manager_state(kv)
-    with pytest.raises(AllocationError, match=r"adopt the hit in request\.num_computed_tokens or pass it") as error:
+    with pytest.raises(AllocationError, match="pass the blocks, and count their tokens once") as error:
         kv.allocate_slots(b, 4, passed, blocks if with_blocks else None)
     assert error.value.request_id == "B"
     assert manager_state(kv) == before
+
+
+def test_a_hit_that_is_not_counted_is_told_in_the_callers_words() -> None:
+    """Who never passed `num_new_computed_tokens` does not read of it."""
+    kv = make()
+    kv.free(prefill(kv, "A", range(12)))
+    b = kv.new_request("B", range(12))
+    blocks, _ = kv.get_computed_blocks(b)
+    told = "the blocks of its hit hold 8 tokens, but request.num_computed_tokens is 0: pass the blocks, and count their"
+    with pytest.raises(AllocationError, match=re.escape(f"request 'B': {told} tokens once")):
+        kv.allocate_slots(b, 4, new_computed_blocks=blocks)
 
 
 def test_a_running_request_adopts_nothing() -> None:

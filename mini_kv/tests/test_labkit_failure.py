@@ -3,12 +3,18 @@
 import json
 import os
 import re
+import textwrap
+from typing import Any
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, in_words, parts_of
-from mini_kv.labkit.fixture import same
-from mini_kv.tests.throwaway_lab import SOLUTION, ThrowawayLab
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.invariants import InvariantViolationError, Violation
+from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, describe, in_words, num_signs, parts_of
+from mini_kv.labkit.fixture import LabFailure, same
+from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.scoreboard import LabResult
+from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, ThrowawayLab
 
 pytest_plugins = ["pytester"]
 
@@ -58,6 +64,23 @@ hint: mini-kv hint 05 prefill"""
         "at": ["at:  labs/lab-05/starter.py:4  kv.free(request)"],
         "hint": ["hint: mini-kv hint 05 prefill"],
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "signs"),
+    [
+        (ValueError("any"), 1),
+        (LabFailure("a number", 1, 2), 1),
+        (LabFailure("one item of a list", [1, 2, 3], [1, 9, 3]), 1),
+        (LabFailure("two items of a list", [1, 2, 3], [9, 2, 9]), 2),
+        (LabFailure("two items too few", [1, 2, 3], [1]), 2),
+        (LabFailure("another type", [1, 2, 3], 7), 1),
+        (LabFailure("a table of three rows", 1, 2, seen=[1, 5, 7]), 3),
+    ],
+    ids=lambda value: getattr(value, "what", ""),
+)
+def test_a_sign_is_a_wrong_item_of_a_list_or_a_row_of_a_table(error: Exception, signs: int):
+    assert num_signs(error) == signs
 
 
 WRONG = {
@@ -208,6 +231,29 @@ def test_of_a_text_of_ten_million_characters_the_beginning_is_read():
     """To break all of it into lines takes a time that grows with the square of its length."""
     assert in_words(ValueError("x" * 10_000_000)) == f"ValueError: {'x' * 10_000_000}"[:MAX_CHARACTERS]
     assert in_words(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LabFailure("word " * 100_000, 1, 2),
+        InvariantViolationError(Violation("I2", "word " * 100_000)),
+        KVCacheError("word " * 100_000),
+    ],
+    ids=["what a test compares", "a broken invariant", "an error of the engine"],
+)
+def test_of_each_long_text_only_the_beginning_is_broken_into_lines(error: Exception, monkeypatch):
+    broken: list[int] = []
+
+    def wrap(text: str, *args: Any, **options: Any) -> list[str]:
+        broken.append(len(text))
+        return real(text, *args, **options)
+
+    real = textwrap.wrap
+    monkeypatch.setattr(textwrap, "wrap", wrap)
+    result = LabResult(load_lab(ROOT / "labs" / "lab-05"), "test_1", 1, "prefill", "biography", None)
+    assert describe(error, result, "why not", None, "mine.py") is not None
+    assert max(broken) == MAX_CHARACTERS
 
 
 def test_who_breaks_on_loading_makes_the_others_wait(lab):

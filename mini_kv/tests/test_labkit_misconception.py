@@ -64,6 +64,7 @@ spellings = ["[number for number in numbers]", ["2 * number", "1 * number"]]
 [[mutant]]
 id = "refuses"
 idea = "what has to be doubled is refused"
+ask = "which numbers are refused?"
 seen = "here"
 old = "    return [2 * number for number in numbers]\n"
 new = "    raise ValueError('no')\n"
@@ -74,7 +75,8 @@ BOTH = SOLUTION.replace("len(token_ids) - num_cached, num_cached, blocks", "len(
 """Two faults, one in each function."""
 SHARES = "your code acts as if who is the first to ask has a table of its own"
 ONCE = "your code acts as if a double is the number that one has"
-REFUSES = "your code acts as if what has to be doubled is refused"
+REFUSES = "ask: which numbers are refused?"
+"""An exception is one sign, so its belief is no claim."""
 
 
 @pytest.fixture
@@ -106,7 +108,10 @@ def audited(lab: ThrowawayLab, mutants: str, sample: str | None = None) -> Audit
 
 def named(run) -> dict[str, str]:
     """Return the belief by the test in whose failure it stands."""
-    told = {test: [line for line in text.splitlines() if line.startswith("your code")] for test, text in run.items()}
+    told = {
+        test: [line for line in text.splitlines() if line.startswith(("your code", "ask: "))]
+        for test, text in run.items()
+    }
     return {test: lines[0] for test, lines in told.items() if lines}
 
 
@@ -122,6 +127,10 @@ def test_the_name_stands_in_the_failure(lab):
         f"{ONCE}\n"
         "ask: what is the double of 1?"
     )
+
+
+def test_after_one_sign_the_belief_is_a_question(lab):
+    """An exception, or one wrong value, has more causes than one."""
     raised = lab.run_code(SOLUTION.replace("return [2 * number for number in numbers]", "raise ValueError"))
     assert raised.messages["test_4_double"].splitlines()[-2:] == [REFUSES, "at:  mine.py:10  raise ValueError"]
 

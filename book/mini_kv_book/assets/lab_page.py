@@ -23,7 +23,7 @@ from mini_kv.labkit import plugin
 from mini_kv.labkit.commands.story_command import story_texts
 from mini_kv.labkit.failure import parts_of
 from mini_kv.labkit.lab import Lab, load_lab
-from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.labkit.scoreboard import ASK, LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
 from mini_kv.viz.language import line_in
@@ -172,8 +172,8 @@ def _card(lab: Lab, results: Sequence[LabResult], last: str) -> dict[str, Any]:
     if first is None:
         return {"state": "pass", "lesson": lab.lesson, "question": lab.question}
     card = {"state": first.state, "test": first.test, "function": first.short_function, "place": last}
-    belief, _, question = first.belief.partition("\nask: ")
-    return card | {"belief": belief, "question": question, "parts": parts_of(first.message)}
+    belief = "" if first.belief.startswith(ASK) else first.belief.partition("\n")[0]
+    return card | {"belief": belief, "question": first.belief.partition(ASK)[2], "parts": parts_of(first.message)}
 
 
 def _printed_first(results: Sequence[LabResult], this: Run) -> str:

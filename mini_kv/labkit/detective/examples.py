@@ -3,7 +3,7 @@
 For lab-02-examples and lab-05-examples, whose subjects are queues and versions of the admission.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,10 @@ class Examples:
     """Runs a function on a subject. Returns the outcome, and the calls that it made."""
     hint: str
     """What a learner reads whose examples raise another exception than an AssertionError on a correct subject."""
+    contract: Mapping[str, str]
+    """The sentences of README for each call."""
+    left_free: str
+    """What README leaves free."""
 
     def accepts_all(self, lab: LabUnderTest, check: str) -> None:
         """Fail unless the examples pass every correct subject and accuse a faulty one."""
@@ -36,12 +40,20 @@ class Examples:
             what = f"{check} on a correct {self.noun}: {title}"
             self._no_mistake(lab, outcome, what, "no exception", told)
             if outcome.accused is not None:
-                lab.fail(what, "no exception", outcome.accused, "", _last(told), seen=told)
+                lab.fail(what, "no exception", outcome.accused, self._why(lab, check, told), _last(told), seen=told)
         numbers = [number for number, (name, _) in enumerate(self.faulty, start=1) if name == check]
         if not any(self.run(getattr(lab, check), self.faulty[number - 1][1])[0].failed for number in numbers):
             why = "examples without an assertion raise no false alarm, and find no fault"
             wanted = f"at least one of {', '.join(map(str, numbers))}"
             lab.fail(f"{self.noun}s that {check} accuses", wanted, InWords("none"), why)
+
+    def _why(self, lab: LabUnderTest, check: str, told: Sequence[str]) -> str:
+        """Return what the contract says on the last call before the false alarm, or that it leaves the result free."""
+        accused = [title for title, subject in self.correct if self.run(getattr(lab, check), subject)[0].accused]
+        if len(accused) < len(self.correct):
+            return f"not every correct {self.noun} is accused. The contract leaves free: {self.left_free}"
+        names = [call.strip().partition("(")[0] for call in reversed(told)]
+        return next((f"the contract: {self.contract[name]}" for name in names if name in self.contract), "")
 
     def catches(self, lab: LabUnderTest, number: int) -> None:
         """Fail unless the examples of its area accuse this subject.

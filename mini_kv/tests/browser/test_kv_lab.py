@@ -338,17 +338,19 @@ def test_the_scoreboard_behind_the_fold_is_the_terminals(show, terminal):
 
 
 def test_a_failure_is_a_card(show):
-    """The belief in large type, expected and got beside the picture of the failing step, one question, a hint."""
-    text, idea = mutant("never-looks")
+    """What is wrong in large type, expected and got beside the picture of the failing step, one question, a hint.
+
+    A single wrong value is too little for a belief.
+    """
+    text, _ = mutant("never-looks")
     page = show()
     run(page, text)
     card = page.locator(".card[data-state=fail]")
     card.locator("svg.kv-still").wait_for()
     assert card.locator(".of").inner_text() == "Failed, test 2: identical prompt shares all but the tail block"
-    assert card.locator("h3").inner_text() == f"Your code acts as if {idea}."
+    assert card.locator("h3").inner_text() == "B's cached tokens"
     facts = [line for part in card.locator(".facts > *").all_inner_texts() for line in part.splitlines()]
     assert facts == [
-        "B's cached tokens",
         "expected  28",
         "got       0",
         "a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
@@ -359,6 +361,16 @@ def test_a_failure_is_a_card(show):
     assert not page.locator(".brief").is_visible()
     button(page, "A hint for prefill").click()
     assert page.locator(".panel li").all_inner_texts() == toml("labs/lab-05/hints.toml")["prefill"]["levels"][:1]
+
+
+def test_a_belief_is_the_title_of_the_card(show):
+    """After two signs or more; what is wrong is then the first of the facts."""
+    text, idea = mutant("last-token-left-out")
+    page = show()
+    run(page, text)
+    card = page.locator(".card[data-state=fail]")
+    assert card.locator("h3").inner_text() == f"Your code acts as if {idea}."
+    assert card.locator(".facts > p").first.inner_text() == "free queue, all nine still cached"
 
 
 def test_a_failure_without_a_known_belief_says_what_is_wrong_and_asks_for_the_line(show):

@@ -11,6 +11,7 @@ from mini_kv.labkit.audit import run_text
 from mini_kv.labkit.detective.admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, Version, run_on_version
 from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, TooManyCallsError
 from mini_kv.labkit.detective.queues import CORRECT_QUEUES, FAULTY_QUEUES, MakeQueue, run_on_queue
+from mini_kv.labkit.failure import parts_of
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.scoreboard import State
@@ -84,6 +85,48 @@ def test_the_reference_accuses_no_correct_version_of_the_admission(version: Vers
     for check in ("check_prefill", "check_ref_counts", "check_hit_rate"):
         outcome, _ = run_on_version(getattr(ADMISSION, check), version)
         assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def why_of(lab_id: str, check: str, example: str) -> str:
+    """Return the reason that a false alarm of this example has."""
+    reference = (ROOT / "solutions" / lab_id / "solution.py").read_text(encoding="utf-8")
+    text = f"{reference}\n\ndef {check}(make):\n    it = make{example}\n"
+    results = run_text(load_lab(ROOT / "labs" / lab_id), "wrong", text)
+    (message,) = (result.message for result in results if result.function == check and result.state is State.FAIL)
+    return " ".join(" ".join(parts_of(message)["why"]).split())
+
+
+@pytest.mark.parametrize(
+    ("example", "why"),
+    [
+        (
+            "(6, 4); it.prefill(range(8), 'A'); assert it.prefill(range(8), 'B') == 8",
+            "the contract: A hit is the longest cached beginning in whole blocks, and has at most the tokens of the"
+            " prompt but one. If there is no room, the result is `None`.",
+        ),
+        (
+            "(6, 4); it.prefill(range(8), 'A'); assert it.table('A') == [1, 2]",
+            "not every correct version is accused. The contract leaves free: the ids of new blocks.",
+        ),
+    ],
+)
+def test_a_false_alarm_reads_what_the_contract_says(example: str, why: str) -> None:
+    assert why_of("lab-05-examples", "check_prefill", example) == f"why: {why}"
+
+
+def test_a_false_alarm_after_a_look_at_the_order_reads_of_the_call_before() -> None:
+    example = "([2, 0, 3]); it.remove(0); assert it.order() == [3, 2]"
+    told = "The others keep their order. A block that is not in the queue raises an error."
+    assert why_of("lab-02-examples", "check_removing", example) == f"why: the contract: {told}"
+
+
+@pytest.mark.parametrize("lab_id", ["lab-02-examples", "lab-05-examples"])
+def test_the_sentences_of_the_contract_are_those_of_the_readme(lab_id: str) -> None:
+    folder = ROOT / "labs" / lab_id
+    readme = " ".join((folder / "README.md").read_text(encoding="utf-8").replace("**", "").split())
+    examples = load_file(folder / "helpers.py").EXAMPLES
+    sentences = [part for text in examples.contract.values() for part in re.split(r"(?<=\.) (?=[A-Z])", text)]
+    assert [sentence for sentence in (*sentences, examples.left_free) if sentence not in readme] == []
 
 
 def test_an_exception_that_no_correct_version_raises_accuses_the_version() -> None:
