@@ -76,9 +76,10 @@ function showSoon() {
 /** The data of a stream's events. Lines without data are comments, which keep the connection open. */
 async function* dataOf(response) {
   const start = "data: ";
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); // Safari cannot loop over a stream
   let text = "";
-  for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
-    text += piece;
+  for (let read = await reader.read(); !read.done; read = await reader.read()) {
+    text += read.value;
     const whole = text.split("\n\n");
     text = whole.pop();
     for (const event of whole) if (event.startsWith(start)) yield event.slice(start.length);

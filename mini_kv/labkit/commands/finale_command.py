@@ -27,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="starter",
         help="the parts: the word starter, the word solution, or a folder with lab-NN.py (default: starter)",
     )
-    parser.add_argument(
-        "--seed", type=whole_number(0, 10**9), default=0, metavar="N", help="of the requests (default: 0)"
-    )
+    parser.add_argument("--seed", type=whole_number(0, 10**6), default=0, metavar="N", help="of requests (default: 0)")
     parser.add_argument(
         "--hours",
         type=whole_number(1, 1_000_000),

@@ -18,6 +18,7 @@ from mini_kv.traces.prompt_hashes import as_hashes
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.readers.mooncake import TraceError, TraceRequest
 from mini_kv.traces.replay import ReplayReport, replay
+from mini_kv.typed_numbers import whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(strategies())}, or your own as file.py:Class",
     )
     parser.add_argument(
-        "--ms-per-step", type=int, default=20, metavar="MS", help="with a clock: the time of a step (default: 20)"
+        "--ms-per-step",
+        type=whole_number(0, 60_000),
+        default=20,
+        metavar="MS",
+        help="with a clock: the time of a step (default: 20)",
     )
     add_cell_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
