@@ -12,7 +12,7 @@ from typing import Any
 from mini_kv.labkit.grading.grade import TO_REVIEW, Mark
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import write_whole
-from mini_kv.labkit.scoreboard import ACTS_AS_IF, State
+from mini_kv.labkit.scoreboard import State
 
 FILE = "marks.json"
 MAX_SHOWN = 200
@@ -55,14 +55,18 @@ def first_message(mark: Mark) -> str:
 
 
 def feedback(mark: Mark) -> list[str]:
-    """Return one student's feedback on one lab: the points, and the message of each test without points."""
+    """Return one student's feedback on one lab: the points, and the message of each test without points.
+
+    A belief is told as its question, because one wrong value may have another cause.
+    """
     lines = [f"{mark.student}  {mark.lab}  {mark.score} of {mark.points} points, {mark.status}", *mark.why]
     for name, test in mark.tests.items():
         if test["state"] != State.PASS:
             message = test["message"].splitlines() or [f"{mark.lab}  {name}"]
             lines += ["", f"{test['state']}, {test['points']} points", *message]
-    beliefs = [f"{function}: {ACTS_AS_IF}{belief}" for function, belief in mark.beliefs.items()]
-    return [*lines, *(["", *beliefs] if beliefs else []), ""]
+    asked = {function: belief.partition("\n")[2] for function, belief in mark.beliefs.items()}
+    questions = [f"{function}: {question}" for function, question in asked.items() if question]
+    return [*lines, *(["", *questions] if questions else []), ""]
 
 
 def gradebook_csv(labs: Sequence[str], marks: Sequence[Mark]) -> str:

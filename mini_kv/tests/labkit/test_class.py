@@ -93,7 +93,7 @@ def test_the_gradebook_has_the_first_message_and_the_command_one_students_feedba
         "wait, 5 points",
         "waits",
         "",
-        "rate: your code acts as if a rate is a percentage\\nask: which range?",
+        "rate: ask: which range?",
         "",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
