@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from statistics import median
+from typing import Any
 
 from starlette.routing import Route
 
@@ -119,7 +120,8 @@ def test_salts_are_the_servers():
 
 def visit_every_route(endpoint, key=None):
     """Return the status and the answer of each route. Of a stream it is the beginning, with the first event."""
-    routes = [route for route in make_app(endpoint.service, None).routes if isinstance(route, Route)]
+    app: Any = make_app(endpoint.service, None)
+    routes = [route for route in app.routes if isinstance(route, Route)]
     visits = [(method, route.path_format.format(name="tiny")) for route in routes for method in route.methods or ()]
     answers = {}
     for method, path in visits:
