@@ -28,7 +28,7 @@ from mini_kv.events.story import story
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
 from mini_kv.labkit.lab import relative
-from mini_kv.labkit.scoreboard import ACTS_AS_IF, LabResult, in_full
+from mini_kv.labkit.scoreboard import ACTS_AS_IF, ASK, LabResult, in_full
 from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -207,7 +207,7 @@ def with_belief(message: str, belief: str) -> str:
     return "\n".join([*lines[:end], *said, *lines[end:]])
 
 
-PARTS = ("   expected ", "   calls ", "   state ", ACTS_AS_IF, "why: ", "at:  ", "hint: ")
+PARTS = ("   expected ", "   calls ", "   state ", ACTS_AS_IF, ASK, "why: ", "at:  ", "hint: ")
 """First words of the parts of a failure. Its first lines, which describe the error, have none."""
 
 

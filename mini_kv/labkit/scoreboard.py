@@ -19,8 +19,9 @@ ENDED = "Python ended in this test, before the test did"
 """Message of a running test in the files. It remains if Python is killed, or if C code runs until the time is over."""
 
 ACTS_AS_IF = "your code acts as if "
-ASK = "ask: "
 """First words of a belief. They are true for a slip as well as for a misunderstanding."""
+ASK = "ask: "
+"""First word of a belief's question, in a line of its own."""
 
 
 @unique

@@ -60,7 +60,8 @@ hint: mini-kv hint 05 prefill"""
         "calls": ["   calls     free B: freed 9", "             free A: freed 8"],
         "state": ["   state     #=cached  xN=ref_cnt", "     free  next-> 9 8 <-last"],
         "why": ["why: tables are freed", "     from tail to head"],
-        "your": ["your code acts as if order does not matter", "ask: which goes first?"],
+        "your": ["your code acts as if order does not matter"],
+        "ask": ["ask: which goes first?"],
         "at": ["at:  labs/lab-05/starter.py:4  kv.free(request)"],
         "hint": ["hint: mini-kv hint 05 prefill"],
     }
