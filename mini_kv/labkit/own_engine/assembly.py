@@ -138,7 +138,7 @@ class CountedPool(BlockPool):
         super().__init__(num_gpu_blocks, enable_caching, **parts)
         self._counting = (own.counts or BlockPool)(num_gpu_blocks)
         self._keeping_keys = keys(num_gpu_blocks, enable_caching, **parts)
-        self._freeing = self._keeping_keys if own.frees is None else own.frees(num_gpu_blocks)
+        self._freeing = self._keeping_keys if enable_caching or own.frees is None else own.frees(num_gpu_blocks)
 
     def _told(self, pool: Any) -> Any:
         """Return the learner's pool, with this pool's blocks, queue and index."""
