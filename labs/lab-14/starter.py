@@ -63,8 +63,8 @@ def promote(home: SecondHome, pool: Pool, keys: Sequence[str]) -> list[int]:
 
     Only as many as there are free blocks, and only up to the first that is not in the home or is damaged. Each goes
     into the next free block and is no longer in the home: a content has one owner. What that block held goes down in
-    its place, if the home has room. Contents that are on their way up are not pushed out for those that go down, and
-    in the end no lease is left.
+    its place, if the home has room: the first block's content first. Contents that are on their way up are not pushed
+    out for those that go down, and in the end no lease is left.
     """
     todo("lab-14", "promote", "first make sure of all that you will bring, then move")
 

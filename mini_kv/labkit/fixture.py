@@ -71,6 +71,8 @@ class WatchedKVCacheManager(TracedKVCacheManager):
     def __init__(self, manager: KVCacheManager, recorder: Recorder) -> None:
         super().__init__(manager, recorder, snapshots=True)
         self.made_requests: list[Request] = []
+        self.is_learners_turn = False
+        """Whether the learner's function runs now. It could let `hold` do its work."""
 
     def new_request(self, *args: Any, **options: Any) -> Request:
         """Make a request as the manager does, and keep it."""
@@ -80,6 +82,8 @@ class WatchedKVCacheManager(TracedKVCacheManager):
 
     def hold(self, token_ids: Sequence[int], request_id: str) -> Request:
         """Admit a request without the learner's code, for tests of other functions. There must be room."""
+        if self.is_learners_turn:
+            raise AttributeError("hold is for the tests: a cache has no such method")
         request = self.manager.new_request(request_id, token_ids)
         if prefill(self, request) is None:
             raise ValueError(f"the pool of the test has no room for {request_id}")
@@ -225,6 +229,9 @@ class LabUnderTest:
 
     def _watched(self, learners: Callable[..., Any], signature: str) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
+            caches = [kv for kv in args if isinstance(kv, WatchedKVCacheManager)]
+            for kv in caches:
+                kv.is_learners_turn = True
             try:
                 result = learners(*args, **options)
             except TypeError:  # a look at the signature before each call would cost more than the call
@@ -233,9 +240,11 @@ class LabUnderTest:
                 except TypeError as error:
                     raise LoadError(f"{learners.__name__} must be callable as {signature}: {error}") from None
                 raise
-            for kv in args:
-                if isinstance(kv, WatchedKVCacheManager):
-                    check_invariants(kv.manager)
+            finally:
+                for kv in caches:
+                    kv.is_learners_turn = False
+            for kv in caches:
+                check_invariants(kv.manager)
             return result
 
         return call

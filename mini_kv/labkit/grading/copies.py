@@ -9,15 +9,16 @@ from pathlib import Path
 
 from mini_kv.labkit.lab import Lab
 
-ENDINGS = (
+FALSE = (
     'lab.expect("the result", 3, 5)',
     'lab.expect("the blocks", [1, 2], [1, 3])',
     'lab.expect("the result", 7, type("Row", (), {"__eq__": lambda *_: True, "__hash__": None})())',
     'raise AssertionError("the result")',
 )
-"""A canary is a copy of one of the lab's tests with one of these lines at its end. So it fails for all code.
+"""A canary is a copy of one of the lab's tests with one of these lines, which fails for all code.
 
-If it passes, the submission has changed the judge. One line has an object that equals everything.
+In every second one it is the first line, in the others the last. If a canary passes, the submission has changed the
+judge. One line has an object that equals everything.
 """
 
 
@@ -48,19 +49,21 @@ def fresh_copy(lab: Lab, folder: Path, dice: random.Random) -> Copy:
 
 
 def with_canaries(text: str, dice: random.Random) -> tuple[str, Copy]:
-    """Return the text of a test file under new names, with a canary per ending, and the names."""
+    """Return the text of a test file under new names, with a canary per line of `FALSE`, and the names."""
     lines = text.splitlines()
     tests = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_"]
     sources = {test.name: "\n".join(lines[_first_line(test) - 1 : test.end_lineno]) for test in tests}
     renamed = {name: _new_name(name, dice) for name in sources}
     after: dict[str, list[str]] = {name: [] for name in sources}
     canaries = {}
-    for ending in ENDINGS:
-        model = dice.choice([test.name for test in tests if _runs_to_its_end(test)])
-        name = _new_name(model, dice)
-        canaries[name] = model
-        copied = f"{sources[model]}\n    {ending}".replace(f"def {model}(", f"def {name}(", 1)
-        after[dice.choice(list(sources))].append(copied)
+    for number, line in enumerate(FALSE):
+        model = dice.choice([test for test in tests if _runs_to_its_end(test)])
+        name = _new_name(model.name, dice)
+        canaries[name] = model.name
+        copied = sources[model.name].replace(f"def {model.name}(", f"def {name}(", 1).splitlines()
+        begin = model.body[1 if ast.get_docstring(model) else 0].lineno - _first_line(model)
+        copied.insert(begin if number % 2 else len(copied), f"    {line}")
+        after[dice.choice(list(sources))].append("\n".join(copied))
     parts, end = [], 0
     for test in tests:
         parts += ["\n".join(lines[end : test.end_lineno]), *after[test.name]]

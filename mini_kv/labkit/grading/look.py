@@ -47,7 +47,7 @@ INSIDE = _words(
 """Names that give access to other code: functions, modules (some inside others, as `dataclasses.sys`), frames."""
 DUNDERS = _words(
     """__init__ __post_init__ __name__ __doc__ __len__ __iter__ __next__ __contains__ __getitem__ __all__ __slots__
-    __hash__ __debug__"""
+    __hash__ __debug__ __main__"""
 )
 """Allowed names with two underscores."""
 OPERATORS = _words("""__add__ __bool__ __call__ __delitem__ __eq__ __float__ __ge__ __gt__ __index__ __int__ __le__
@@ -102,8 +102,9 @@ class _Look:
         self.owners = {id(node.value) for node in self.nodes if isinstance(node, ast.Attribute)}
         """The ids of all nodes whose attributes are read."""
         self.decorators = _decorators(self.nodes)
-        modules = [module for module, _ in self.given]
-        self.settable = Settable(self.nodes, [*_imports(tree), *self._read_of_modules()], modules)
+        harmless = [pair for pair in (*_imports(tree), *self._read_of_modules()) if pair[0] in FREE]
+        given = [module for module, _ in self.given if module.startswith("mini_kv.labkit.")]
+        self.settable = Settable(self.nodes, harmless, [*DATA, *given])
 
     def _other_words(self) -> Iterator[tuple[str, str]]:
         """Yield other names for an imported object, or for a class derived from it, with its module."""
@@ -231,7 +232,7 @@ class _Look:
             yield f"reads or writes a file: {_shown(node)}"
         if node.attr == "name" and not isinstance(node.ctx, ast.Load) and "dataclasses" in self.imported.values():
             yield "changes a name, and the name of a dataclass's field is run as code"
-        if node.attr in OF_THE_TESTS - self.made:
+        if node.attr in OF_THE_TESTS and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
             yield f"uses an attribute of the tests: {node.attr}"
         if isinstance(node.ctx, ast.Del) and self._teaches(node.attr):
             yield f"deletes {node.attr}"
@@ -247,6 +248,8 @@ class _Look:
     def _pattern(self, node: ast.MatchClass) -> Found:
         for name in node.kwd_attrs:
             yield from ((node.cls, words) for words in _inside(name))
+            if name in OF_THE_TESTS:
+                yield node.cls, f"uses an attribute of the tests: {name}"
             if self._teaches(name):
                 yield node.cls, f"lets the engine answer: {name}"
         if node.patterns:
@@ -277,14 +280,17 @@ def _in_bases(nodes: Sequence[ast.AST]) -> set[int]:
 def _harmless(nodes: Sequence[ast.AST], plain: frozenset[str]) -> set[int]:
     """Return the ids of the harmless uses of `type`, `getattr` and `super`.
 
-    `type` in a comparison, as in `type(x) is int`; `getattr` with a constant name; `super()` with a method after it.
+    `type` in a comparison, as in `type(x) is int`, and in `type(x).__name__`; `getattr` with a constant name; `super()`
+    with a method after it.
     """
     found = set()
     for node in nodes:
         if isinstance(node, ast.Compare):
             found |= {id(call.func) for call in _types_compared(node, plain)}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
-            found |= {id(node.value.func)} if _called(node.value) == "super" else set()
+            called = _called(node.value)
+            is_name = called == "type" and node.attr == "__name__" and isinstance(node.ctx, ast.Load)
+            found |= {id(node.value.func)} if called == "super" or is_name else set()
         elif isinstance(node, ast.Call) and _called(node) == "getattr" and isinstance(node.args[1], ast.Constant):
             found.add(id(node.func))
     return found

@@ -47,6 +47,8 @@ class HomeRush(PrefillRush):
         """The bytes in each cached block."""
         self._readers: list[str] = []
         """The contents on which others have a lease."""
+        self._moved: list[BlockHashWithGroupId | None] = []
+        """The contents that the last `promote` was to move down, in this step."""
 
     def step_made(
         self,
@@ -62,10 +64,11 @@ class HomeRush(PrefillRush):
     def end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
         """End a request or admit a prompt, after the other users of the home. Then store what was evicted."""
         yield from self._others()
+        self._moved = []
         waiting = {block.block_id: block.block_hash for block in self._free_blocks()}
         yield from super().end_or_admit(running)
         for block_id, key in waiting.items():
-            if key is not None and self._is_evicted(key):
+            if key is not None and key not in self._moved and self._is_evicted(key):
                 store = self.own.home_store or home_parts.store
                 yield f"{self._name(key)} goes down: {store(self.home, self._name(key), self._contents[block_id])}"
         self._note_contents()
@@ -97,6 +100,7 @@ class HomeRush(PrefillRush):
             raise ValueError(f"promote changed its argument keys to {wanted}")
         if ids[: len(table)] != table or view.free_queue != ids[len(table) :]:
             raise ValueError(f"promote returned {table} and left {view.free_queue}, the free queue was {ids}")
+        self._moved = [block.block_hash for block in free[: len(table)]]
         came = pool.get_new_blocks(len(table)) if table else []
         for block in came:
             now = view.blocks[block.block_id]

@@ -483,6 +483,16 @@ def test_a_wrong_second_home_is_shown_and_its_function_is_named(tmp_path):
     assert re.search(r"With lab-14 store from mini_kv the run is right: .*lab-14\.py:\d+", told)
 
 
+def test_contents_that_promote_moves_down_in_another_order_are_a_difference(tmp_path):
+    old = "for key, payload in going_down:"
+    assert solution("lab-14").count(old) == 1
+    (tmp_path / "lab-14.py").write_text(solution("lab-14").replace(old, "for key, payload in reversed(going_down):"))
+    scene = next(scene for scene in dice_scenes(0) if scene.title == "Prompts, and a second home")
+    told = "\n".join(Finale(str(tmp_path), LABS, [scene]).lines())
+    assert "differs: the second home." in told
+    assert "With lab-14 promote from mini_kv the run is right" in told
+
+
 def test_the_acts_have_other_hours_with_another_seed():
     first, second = ([scene.hours for scene in [*dice_scenes(seed), *model_scenes(seed)]] for seed in (0, 1))
     assert all(not set(a) & set(b) for a, b in zip(first, second, strict=True))

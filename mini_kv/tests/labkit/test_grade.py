@@ -250,6 +250,60 @@ PATCHED = {
 }
 
 
+HELD = """
+def prefill(kv, token_ids, request_id):
+    BEGIN
+    before = kv.prefix_cache_stats.hits
+    return ADMIT(token_ids, request_id), kv.prefix_cache_stats.hits - before
+"""
+"""The tests' caches have a method that admits a request without the learner's code."""
+
+
+@pytest.mark.parametrize(
+    ("begin", "admit"),
+    [
+        ("hold = 0", "kv.hold"),
+        ("hold: int", "kv.hold"),
+        ("hold = 0", "getattr(kv, 'hold')"),
+        ("(match kv)", "admit"),
+        ("class A:\n        hold = 0\n        def f(self): return self.hold", "kv.hold"),
+    ],
+)
+def test_the_tests_own_way_to_admit_a_request_is_held_whatever_the_file_binds(begin, admit):
+    begin = begin.replace("(match kv)", "match kv:\n        case object(hold=admit): pass")
+    said = objections(HELD.replace("BEGIN", begin).replace("ADMIT", admit).encode(), LAB)
+    assert [line for line in said if line.endswith("uses an attribute of the tests: hold")] != []
+
+
+@pytest.mark.slow
+def test_and_it_does_nothing_while_the_learners_function_runs():
+    grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
+    mark = grade(grader, SOLVED + HELD.replace("BEGIN", "pass").replace("ADMIT", "kv.hold"))
+    assert mark.score <= 6
+    assert "hold is for the tests" in first_message(mark)
+
+
+@pytest.mark.parametrize("module", ["unittest.__main__", "this", "hand_ins.helper"])
+def test_no_module_that_a_hand_in_names_is_imported_to_look_at_it(module, monkeypatch, tmp_path, capsys):
+    (tmp_path / "hand_ins").mkdir()
+    (tmp_path / "hand_ins" / "helper.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    said = objections(f"from {module} import prefill\n".encode(), LAB)
+    assert said == [f"line 1: imports {module}.prefill"]
+    assert module not in sys.modules and capsys.readouterr().out == ""
+
+
+def test_a_file_that_runs_its_own_checks_and_prints_types_is_not_held():
+    code = "print(type(3).__name__)\nclass A:\n    def f(self): self.hold = self.sizes = 1\n"
+    assert objections(SOLUTION + f"{code}if __name__ == '__main__':\n    print(1)\n".encode(), LAB) == []
+
+
+def test_the_manager_inside_a_tests_cache_may_not_be_replaced():
+    said = objections(b"def ref_counts(kv, request): kv.manager = 1\n", LAB)
+    assert said == ["line 1: sets kv.manager, which is not a field"]
+
+
 @pytest.mark.parametrize("how", PATCHED)
 def test_setting_an_attribute_that_is_no_field_is_held(how):
     said = objections(f"import json\n{PATCHED[how]}".encode(), LAB)
