@@ -21,6 +21,7 @@ FILES_THAT_MUST = {
     "mini_kv/tests/attention/test_backends.py": (2, "the choice on a GPU, on a machine without one"),
     "mini_kv/tests/attention/test_triton.py": (1, "Triton without its interpreter, on a machine without a GPU"),
     "mini_kv/tests/attention/test_torch_backend.py": (5, "pieces so small that little tensors make many"),
+    "mini_kv/tests/serve/test_endpoint.py": (1, "ten seconds of silence in a fifth of one: uvicorn makes the protocol"),
     "mini_kv/labkit/fixture.py": (1, "the engine's class with any one method of a learner's: a class for each test"),
     "mini_kv/labkit/kernels/compiled.py": (1, "a setting of triton that is a function: told of each launch"),
     "mini_kv/tests/golden/record_planning.py": (13, "vLLM that plans for a GPU, on a machine without one"),

@@ -28,6 +28,7 @@ PAGE = (
     "conftest.py",
     "pyproject.toml",
     "mini_kv/__init__.py",
+    "mini_kv/typed_numbers.py",
     "mini_kv/core",
     "mini_kv/events",
     "mini_kv/viz",
@@ -208,10 +209,10 @@ def test_a_wrong_line_is_named(browser: Answers) -> None:
 
 
 def test_the_wrong_idea_is_named(browser: Answers) -> None:
-    """The fingerprint of a misconception, taken in the terminal, is met to the letter in a page."""
+    """The fingerprint of a misconception, taken in the terminal, is met to the letter in a page: its question is put."""
     mutants = tomllib.loads((ROOT / "solutions/lab-05/mutants.toml").read_text(encoding="utf-8"))["mutant"]
-    (idea,) = (mutant["idea"] for mutant in mutants if mutant["id"] == "never-looks")
-    assert any(idea in line for line in browser["labs"]["never-looks"]["report"])
+    (question,) = (mutant["ask"] for mutant in mutants if mutant["id"] == "never-looks")
+    assert any(question in line for line in browser["labs"]["never-looks"]["report"])
 
 
 @pytest.mark.parametrize("command", ["status", "hint", "predict", "story"])

@@ -87,7 +87,7 @@ def dice_scenes(seed: int, num_hours: int = NUM_HOURS) -> list[Scene]:
     homes = [HomeHour(seed * 1000 + at) for at in range(few)]
     drafts, lfu = dice_hours(seed, few, drafts=True), dice_hours(seed, few, policy=True)
     without = (*PROMPTS, *HOME, "policy", "frees", *TENSORS)
-    no_cache = (*CACHE[2:], "ref_counts", "stats", "scheduler", "policy")
+    no_cache = (*CACHE[2:], *PROMPTS, "stats", "scheduler", "policy")  # lab-05 has one group
     return [
         Scene("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", "frees", *HOME, *TENSORS)),
         Scene("Dice instead of a model", plain, "one group", without, CACHE),

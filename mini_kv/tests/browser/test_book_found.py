@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import pytest
 from mini_kv_book.found import MENDED, marked, mended
 from mini_kv_book.places import DOCS
-from mini_kv_book.planes import element
 from mini_kv_book.taught import glossary, words
 
 from mini_kv.tests.browser.built_book import PREFIX, page_names
@@ -141,6 +140,7 @@ def indexed_text(page: str) -> str:
 
 def test_measured_times_are_not_in_the_index():
     """So two builds of the same files have the same index."""
+    from mini_kv_book.planes import element  # it needs MkDocs, and this file is collected where there is none
 
     def page(milliseconds: float) -> str:
         row = {"request_id": "A1", "begin": 0, "token_ids": [1, 2]}
