@@ -209,7 +209,7 @@ def test_a_wrong_line_is_named(browser: Answers) -> None:
 
 
 def test_the_wrong_idea_is_named(browser: Answers) -> None:
-    """The fingerprint of a misconception, taken in the terminal, is met to the letter in a page: its question is put."""
+    """A fingerprint that was taken in the terminal is met to the letter in a page, which asks its question."""
     mutants = tomllib.loads((ROOT / "solutions/lab-05/mutants.toml").read_text(encoding="utf-8"))["mutant"]
     (question,) = (mutant["ask"] for mutant in mutants if mutant["id"] == "never-looks")
     assert any(question in line for line in browser["labs"]["never-looks"]["report"])
