@@ -139,7 +139,9 @@ class KvPlan extends HTMLElement {
 
   async #keepAddress() {
     const fields = filled(this.#fields);
+    const asked = JSON.stringify(fields);
     if (fields.config) fields.config = await packed(fields.config);
+    if (asked !== JSON.stringify(filled(this.#fields))) return; // typed meanwhile: the next answer keeps the address
     history.replaceState(history.state, "", `#${new URLSearchParams(fields)}`);
   }
 

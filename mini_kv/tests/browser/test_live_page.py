@@ -48,7 +48,7 @@ def picture(shown):
 
 @pytest.mark.parametrize("options", [{}, {"dark": True, **PHONE}])
 def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
-    shown = live(**options)  # slow enough for a busy machine to see B's first step before it is dropped
+    shown = live(step_ms=200, **options)  # each step is told alone, B's first one too
     send(shown, PROMPT, 400)
     shown.locator("#requests li.runs").wait_for()
     send(shown, f"{PROMPT} What else?", 4)
