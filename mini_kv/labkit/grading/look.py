@@ -11,12 +11,11 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from string import Formatter
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.grading.settable import Settable
+from mini_kv.labkit.grading.settable import Settable, file_of
 from mini_kv.labkit.lab import PACKAGES, Lab
 
 
@@ -382,21 +381,13 @@ def _modules(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((first, first) for alias in node.names for first in [alias.name.partition(".")[0]])
         elif isinstance(node, ast.ImportFrom):
             wholes = [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
-            yield from ((name, whole) for name, whole in wholes if whole in FREE or _file_of(whole) is not None)
-
-
-def _file_of(module: str) -> Path | None:
-    """Return the file of a module of mini_kv."""
-    path = Path(__file__).parents[3] / module.replace(".", "/")
-    if module.partition(".")[0] != "mini_kv" or not module.replace(".", "").isidentifier():
-        return None
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+            yield from ((name, whole) for name, whole in wholes if whole in FREE or file_of(whole) is not None)
 
 
 @lru_cache
 def _public(module: str) -> frozenset[str]:
     """Return the public names of a module: those that it defines, or documents if it is in the standard library."""
-    file = _file_of(module)
+    file = file_of(module)
     if file is not None:
         names = [name for node in ast.parse(file.read_bytes()).body for name in _defines(node)]
     else:

@@ -51,8 +51,16 @@ def methods_of_the_engine() -> frozenset[str]:
 @lru_cache
 def fields_of(module: str) -> frozenset[str]:
     """Return the fields of the classes in a module of mini_kv."""
-    file = HERE.parent / f"{module.replace('.', '/')}.py"
-    return frozenset(name for owner in (_classes(file) if file.is_file() else ()) for name in _fields(owner))
+    file = file_of(module)
+    return frozenset(name for owner in (_classes(file) if file is not None else ()) for name in _fields(owner))
+
+
+def file_of(module: str) -> Path | None:
+    """Return the file of a module of mini_kv, or `None` if it is not one."""
+    path = HERE.parent / module.replace(".", "/")
+    if module.partition(".")[0] != "mini_kv" or not module.replace(".", "").isidentifier():
+        return None
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 def _classes(file: Path) -> Iterable[ast.ClassDef]:
