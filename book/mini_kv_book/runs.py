@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mini_kv.lessons.trusted import plain
 from mini_kv_book.places import ROOT
 
 _PRINTS = "# prints:"
@@ -71,8 +72,7 @@ def run_chart(body: str, namespace: dict[str, Any]) -> str:
     Raises:
         FenceError: The code raised, or does not end with something that can be shown as HTML.
     """
-    shown = last_value(body, namespace, "_repr_html_", "chart")
-    return str(shown.fragment() if hasattr(shown, "fragment") else shown._repr_html_())
+    return plain(last_value(body, namespace, "_repr_html_", "chart"))
 
 
 def run_instrument(body: str, namespace: dict[str, Any]) -> str:

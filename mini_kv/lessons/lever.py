@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mini_kv.lessons.challenge import Challenge
-from mini_kv.lessons.trusted import trusted
+from mini_kv.lessons.trusted import plain, trusted
 
 
 class Shown(Protocol):
@@ -23,11 +23,6 @@ class Shown(Protocol):
         """The finding in a sentence."""
 
     def _repr_html_(self) -> str: ...
-
-
-def _plain(picture: Shown) -> str:
-    """Return a picture without the frame that hides it in a notebook that is not trusted: the lever has one for all."""
-    return str(picture.fragment() if hasattr(picture, "fragment") else picture._repr_html_())
 
 
 MOVE = (
@@ -77,7 +72,7 @@ class Lever:
         labels = [*self.pictures]
         frames = "".join(
             f'<div data-at="{html.escape(label)}"{" data-met" if label in self.met else ""}'
-            f"{'' if i == self.start else ' hidden'}>{_plain(picture)}</div>"
+            f"{'' if i == self.start else ' hidden'}>{plain(picture)}</div>"
             for i, (label, picture) in enumerate(self.pictures.items())
         )
         now = html.escape(labels[self.start])

@@ -4,6 +4,8 @@ Jupyter removes styles, scripts and drawings from the output of such a notebook,
 be a row of digits, and a hidden answer would be shown. It keeps the attribute `hidden`, which only a style undoes.
 """
 
+from typing import Any
+
 STYLE = "<style>.kv-untrusted{display:none}.kv-trusted[hidden]{display:block!important}</style>"
 """Shows what `hidden` hides, where styles are in effect."""
 SENTENCE = (
@@ -15,3 +17,8 @@ SENTENCE = (
 def trusted(drawing: str) -> str:
     """Return the HTML of a drawing, which is shown in a trusted notebook only, and of the sentence for the others."""
     return f'{STYLE}{SENTENCE}<div class="kv-trusted" hidden>{drawing}</div>'
+
+
+def plain(drawing: Any) -> str:
+    """Return the HTML of a drawing without what only a notebook needs: for a page, or for a lever with many of them."""
+    return str(drawing.fragment() if hasattr(drawing, "fragment") else drawing._repr_html_())

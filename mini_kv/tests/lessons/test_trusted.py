@@ -7,6 +7,7 @@ import pytest
 from mini_kv.events.scenario import load_scenario
 from mini_kv.lessons.chart import Chart
 from mini_kv.lessons.instruments import changed_token
+from mini_kv.lessons.lever import Lever
 from mini_kv.lessons.notebook import Beside, Story
 from mini_kv.lessons.predict import Predict
 from mini_kv.viz.figure import story_data
@@ -49,11 +50,12 @@ INSTEAD = (
     " menu File."
 )
 DATA = story_data(load_scenario("share-and-evict"))
+CHART = Chart("T", "S", "<svg><text>7</text></svg>")
 
 
 @pytest.mark.parametrize(
     "output",
-    [Story("share-and-evict"), Beside(DATA, DATA), Chart("T", "S", "<svg><text>7</text></svg>"), changed_token()],
+    [Story("share-and-evict"), Beside(DATA, DATA), CHART, changed_token(), Lever("size", {"1": CHART, "2": CHART})],
 )
 def test_a_figure_is_a_sentence_and_no_row_of_digits(output: object) -> None:
     assert seen(output) == INSTEAD
