@@ -81,5 +81,5 @@ def test_every_lab_says_where_its_work_is_used(readme: Path):
     runs = any(not part.never for part in parts)
     assert ("`mini-kv generate " in used) == any(part.only_for != "finale" for part in parts if not part.never)
     assert ("`mini-kv finale " in used) == any(part.only_for == "finale" for part in parts)
-    names = {part.name if not part.never else part.name.partition(".")[2] or part.name for part in parts}
+    names = {part.name.partition(".")[2] or part.name for part in parts}
     assert {name for name in names if f"`{name}`" not in used} == (set() if runs else names)
