@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mini_kv import __version__
 from mini_kv.labkit.course import FILE, Course, load_course
 from mini_kv_book.places import ROOT, repository_url
 
@@ -18,7 +19,8 @@ CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "b
 """Files and folders that contain the address."""
 READ = {".md", ".toml", ".yml", ".ipynb", ".txt"}
 CONFIG = ROOT / "book" / "mkdocs.yml"
-PLACEHOLDER = "OWNER"
+SITE = re.compile(r"(<!-- site -->\n).*?(?=<!-- end of site -->)", re.DOTALL)
+"""The lines of the README that say where the book is."""
 
 
 def course() -> Course:
@@ -27,11 +29,25 @@ def course() -> Course:
 
 
 def on_config(config: Any) -> None:
-    """Build the book with the course's title, address and language, whatever mkdocs.yml says."""
+    """Build the book with the course's title, address and language, and a link to its repository if that is known."""
     new = course()
     config.site_name, config.theme["language"] = new.name, new.language
     if new.address:
         config.site_url = new.site_url
+    if new.has_address:
+        config.repo_url, config.repo_name = new.address, "Repository"
+        config.extra |= {"new_issue": new_issue(new.address), "engine": __version__}
+
+
+def new_issue(address: str) -> str:
+    """Return the address of a new issue's form, up to its fields: a page adds a title, and after it a text.
+
+    >>> new_issue("https://github.com/a/kv")
+    'https://github.com/a/kv/issues/new?body={body}&title={title}'
+    """
+    if "gitlab" in address:
+        return f"{address}/-/issues/new?issue[description]={{body}}&issue[title]={{title}}"
+    return f"{address}/issues/new?body={{body}}&title={{title}}"
 
 
 def closed_sentence(lab: str) -> str:
@@ -55,12 +71,26 @@ def addressed(text: str, old: str, new: Course) -> str:
     old_folder, new_folder = old_name.rpartition("/")[2], new_name.rpartition("/")[2]
     cloned = rf"(git clone .*{re.escape(after)}\n%?cd ){re.escape(old_folder)}(?=\n)"
     text = re.sub(cloned, lambda found: found[1] + new_folder, text)
+    text = SITE.sub(lambda found: found[1] + where_the_book_is(new), text)
     text = text.replace(
         f"colab.research.google.com/github/{old_name}/", f"colab.research.google.com/github/{new_name}/"
     )
     kind = "gl" if host.startswith("gitlab") else "gh"
     where = new_name.replace("/", "%2F") if kind == "gl" else new_name
     return re.sub(rf"mybinder\.org/v2/g[hl]/{_name(old_name)}/", f"mybinder.org/v2/{kind}/{where}/", text)
+
+
+def where_the_book_is(new: Course) -> str:
+    """Return the README's lines on the book: its address, or how to give it one."""
+    if new.has_address:
+        return (
+            f"**[The book]({new.site_url})** is published: its figures move, and labs run in their pages. `make book` serves\n"
+            "the same on your machine.\n"
+        )
+    return (
+        "`make book` serves the book on your machine. There the figures move, and labs run in their pages. This copy has no\n"
+        "address yet: `mini-kv address https://github.com/ME/mini_kv` sets it ([publishing](book/docs/teach/publishing.md)).\n"
+    )
 
 
 def _name(name: str) -> str:
@@ -138,7 +168,7 @@ def dates() -> str:
 def faults() -> list[str]:
     """Return the reasons why the course cannot be published, one sentence each."""
     new = course()
-    if PLACEHOLDER in new.address.split("/"):
+    if not new.has_address:
         return [f"{FILE} says {new.address}. Put your own address there: mini-kv address https://github.com/ME/mini_kv"]
     if new.address != repository_url():
         return [f"{FILE} has changed: make book-pages brings it to the files that follow from it"]

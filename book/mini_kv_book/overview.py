@@ -1,7 +1,10 @@
 """The lists of chapters and labs at the beginning of their parts: a card for each, in the order of reading."""
 
+import re
+
 from mini_kv_book import generate
 from mini_kv_book.course import closed_sentence
+from mini_kv_book.places import ROOT
 from mini_kv_book.taught import chapter, lab, title_of
 
 
@@ -13,6 +16,13 @@ def chapters_as_markdown() -> str:
 def labs_as_markdown() -> str:
     """Return a card per lab, under the names of the parts that their chapters belong to."""
     return parts({part: [lab_card(name) for name in names] for part, names in labs().items() if names})
+
+
+def afternoon_as_markdown() -> str:
+    """Return the README's way through one afternoon, for the first page."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (way,) = re.findall(r"<!-- afternoon -->\n(.*?)\n<!-- end of afternoon -->", readme, re.DOTALL)
+    return str(way).replace("](", "](../../")
 
 
 def chapters() -> dict[str, list[str]]:

@@ -39,8 +39,10 @@ from mini_kv_book import (
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
+    "afternoon": overview.afternoon_as_markdown,
     "chapters": overview.chapters_as_markdown,
     "conformance": conformance.as_markdown,
+    "conformance-summary": conformance.summary,
     "course": course.dates,
     "coverage": coverage.as_markdown,
     "coverage-questions": coverage.questions_as_markdown,

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 FILE = "book/course.toml"
+PLACEHOLDER = "OWNER"
+"""The account in the address of a copy that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,11 @@ class Course:
     hidden: tuple[str, ...] = ()
     opens: Mapping[str, datetime.date] = field(default_factory=dict)
     """The day on which a lab opens."""
+
+    @property
+    def has_address(self) -> bool:
+        """Whether `mini-kv address` has put an address in the placeholder's place."""
+        return bool(self.address) and PLACEHOLDER not in self.address.split("/")
 
     @property
     def site_url(self) -> str:

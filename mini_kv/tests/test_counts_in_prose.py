@@ -83,12 +83,22 @@ def equal_plans() -> int:
     return len(RECORDED.keys() - WHOLE_WINDOWS - LONGEST_IS_A_GUESS)
 
 
+def minutes_of_an_afternoon() -> int:
+    """Return the sum of the minutes in the README's way through one afternoon."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (way,) = re.findall(r"<!-- afternoon -->(.*?)<!-- end of afternoon -->", readme, re.DOTALL)
+    return sum(int(minutes) for minutes in re.findall(r"\s(\d+)(?=,| min,|\.)", way))
+
+
 COMMANDS = "book/docs/reference/commands.md"
 COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     (COMMANDS, f"`make notebooks`: {NUMBER} notebooks", lambda: len([*ROOT.glob("notebooks/*.ipynb")])),
     (COMMANDS, f"{NUMBER} puzzles: reach", lambda: len(puzzle_names())),
     (COMMANDS, rf"engine.md\): {NUMBER} files", lambda: len(spine()["files"])),
     ("README.md", f"{NUMBER} scenarios were recorded", lambda: sum(len(load()) for load in PARTS.values())),
+    ("README.md", f"first of {NUMBER} chapters", lambda: len([*DOCS.glob("chapters/[0-9]*.md")])),
+    ("README.md", f"{NUMBER} hours and ten minutes", lambda: minutes_of_an_afternoon() // 60),
+    ("README.md", f"Three hours and {NUMBER} minutes", lambda: minutes_of_an_afternoon() % 60),
     ("book/docs/index.md", f"{NUMBER} puzzles", lambda: len(puzzle_names())),
     ("book/docs/index.md", rf"{NUMBER} claims\]", num_claims),
     ("book/docs/true-or-false.md", f"{NUMBER} claims about", num_claims),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mini_kv_book import course as of_book
 
-from mini_kv.labkit.course import Course, load_course
+from mini_kv.labkit.course import PLACEHOLDER, Course, load_course
 from mini_kv.labkit.lab import place_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def test_after_one_command_no_file_has_the_old_address(copy):
         " https://github.com/ME/mini_kv\n",
     )
     assert load_course(copy).address == old
-    placeholder = f"https://github.com/{of_book.PLACEHOLDER}/mini_kv"
+    placeholder = f"https://github.com/{PLACEHOLDER}/mini_kv"
     assert call(copy, "mini_kv", "address", placeholder).returncode == 0
     refused = call(copy, "mini_kv_book.course")
     assert (refused.returncode, refused.stderr) == (
@@ -67,7 +67,7 @@ def test_after_one_command_no_file_has_the_old_address(copy):
     )
     written = call(copy, "mini_kv", "address", f"{here}.git")
     assert (written.returncode, written.stderr) == (0, "")
-    for text in {of_book.PLACEHOLDER, old}:
+    for text in {PLACEHOLDER, old}:
         found = subprocess.run(["git", "grep", "-lF", text], cwd=copy, capture_output=True, text=True, check=False)
         assert set(found.stdout.split()) <= {"book/mini_kv_book/course.py"}
     entered = subprocess.run(
@@ -108,7 +108,7 @@ def test_a_lab_that_is_hidden_or_not_open_is_not_in_status(copy):
     ],
 )
 def test_who_clones_the_course_enters_the_folder_that_the_clone_makes(text, moved):
-    old, new = f"https://github.com/{of_book.PLACEHOLDER}/mini_kv", "https://github.com/a-school/kv-2027"
+    old, new = f"https://github.com/{PLACEHOLDER}/mini_kv", "https://github.com/a-school/kv-2027"
     assert of_book.addressed(text.format(old, "mini_kv"), old, Course(address=new)) == moved.format(new, "kv-2027")
 
 
@@ -134,11 +134,15 @@ def test_the_site_is_where_pages_puts_it_or_where_the_course_says(course, url):
     assert course.site_url == url
 
 
-def test_the_readme_leads_to_a_lab_in_the_published_book():
-    """The command that moves the address moves it, too: no file has the old one after it."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"\[Solve a lab\]\((.*?)\)", readme) == [f"{load_course(ROOT).site_url}labs/lab-05/"]
-    assert of_book.published_at() == load_course(ROOT).site_url
+def test_the_readme_says_where_the_book_is_or_how_to_give_it_an_address():
+    """The doors of the README are files of the repository. Only this paragraph leads to a site, once there is one."""
+    readme, here = (ROOT / "README.md").read_text(encoding="utf-8"), load_course(ROOT)
+    assert of_book.where_the_book_is(here) in readme
+    assert ("has no\naddress yet" in readme) != here.has_address
+    moved = of_book.addressed(readme, here.address, Course(address="https://github.com/school/kv"))
+    assert "<!-- site -->\n**[The book](https://school.github.io/kv/)** is published" in moved
+    assert "address yet" not in moved
+    assert of_book.published_at() == here.site_url
 
 
 def test_an_address_on_gitlab_is_carried_as_binder_wants_it():

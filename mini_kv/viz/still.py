@@ -113,17 +113,18 @@ def svg(data: Data, step: int = -1, width: int = 720, *, memory: bool = True) ->
     return _picture(label, still.m.width, height, still.draw(number, memory))
 
 
-def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
+def moving_svg(data: Data, width: int = 900, seconds: float = 2.5) -> str:
     """Return one SVG that shows all steps in turn, repeatedly. With reduced motion it shows the last step.
 
-    `seconds`: time per step. Raises `ValueError` as `svg` does.
+    Tables and queue only: the row of all blocks says the same again. `seconds`: time per step. Raises `ValueError` as
+    `svg` does.
     """
     still, number, head = _Still(data, width), len(data["steps"]), 30
     frames = []
     for step, told in enumerate(data["steps"], start=1):
         line = re.split(r"[.:] |\.$", told.get("say", ""))[0]
         heading = f'<text y="14" font-size="17" font-weight="600">{escape(line)}</text>'
-        picture = f'<g transform="translate(0 {head})">{still.draw(step)}</g>'
+        picture = f'<g transform="translate(0 {head})">{still.draw(step, memory=False)}</g>'
         frames.append(f'<g class="step" style="animation-delay:{(step - 1) * seconds:g}s">{heading}{picture}</g>')
     share = 100 / max(1, number)
     style = (
@@ -131,7 +132,7 @@ def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
         f"@keyframes step{{0%,{share:g}%{{opacity:1}}{share + 0.01:g}%,100%{{opacity:0}}}}"
         "@media (prefers-reduced-motion:reduce){.step{animation:none}.step:last-of-type{opacity:1}}</style>"
     )
-    return _picture(data["title"], still.m.width, still.height + head, style + "".join(frames))
+    return _picture(data["title"], still.m.width, still.memory_y - HEAD + head, style + "".join(frames))
 
 
 def _picture(label: str, width: int, height: int, inside: str) -> str:

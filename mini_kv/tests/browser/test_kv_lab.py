@@ -364,13 +364,17 @@ def test_a_failure_is_a_card(show):
 
 
 def test_a_belief_is_the_title_of_the_card(show):
-    """After two signs or more; what is wrong is then the first of the facts."""
-    text, idea = mutant("last-token-left-out")
+    """After two signs or more; what is wrong is then the first of the facts. The README has a picture of this card."""
+    text, idea = mutant("all-or-nothing")
     page = show()
     run(page, text)
     card = page.locator(".card[data-state=fail]")
-    assert card.locator("h3").inner_text() == f"Your code acts as if {idea}."
-    assert card.locator(".facts > p").first.inner_text() == "free queue, all nine still cached"
+    title = card.locator("h3").inner_text()
+    assert title == f"Your code acts as if {idea}."
+    assert card.locator(".facts > p").first.inner_text() == "B's cached tokens"
+    assert card.locator(".facts pre").inner_text().split() == ["expected", "16", "got", "0"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"[![{title} Expected 16, got 0.](book/docs/assets/failure-card.png)]" in readme
 
 
 def test_a_failure_without_a_known_belief_says_what_is_wrong_and_asks_for_the_line(show):
