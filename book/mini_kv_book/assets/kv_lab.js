@@ -349,6 +349,19 @@ class KvLab extends HTMLElement {
     this.below.scrollIntoView({ block: "nearest" }); // on a phone it is below the screen
     const { state, test = longest(answer.tests) } = answer.card;
     if (["pass", "fail"].includes(state) && answer.tests[test].calls) this.#askStory(test);
+    this.#nameInIssue();
+  }
+
+  /** The page's link to a new issue, where it has one, brings the first failure. */
+  #nameInIssue() {
+    const link = document.querySelector(".kv-stuck a");
+    if (!link) return;
+    link.dataset.plain ??= link.href;
+    const url = new URL(link.dataset.plain);
+    const field = url.searchParams.has("body") ? "body" : "issue[description]";
+    for (const line of this.result.querySelectorAll("[data-state=fail] > :is(.of, h3)"))
+      url.searchParams.set(field, `${url.searchParams.get(field)}${line.textContent}\n`);
+    link.href = url.href;
   }
 
   #summary({ score, points, tests, seconds }) {

@@ -10,16 +10,18 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 from mini_kv_book import leaks
 from mini_kv_book.places import ROOT, chinese_edition
 
+from mini_kv import __version__
 from mini_kv.labkit.grading.solution_leaks import bodies
 from mini_kv.tests.browser.built_book import PREFIX, build, page_names
 from mini_kv.tests.tree import drawn
@@ -70,12 +72,18 @@ def test_a_copy_that_is_not_broken_is_built(copy):
 
 @pytest.mark.xdist_group("copies")
 def test_the_books_title_address_and_language_are_those_of_the_course(copy):
-    """Without another command: mkdocs.yml still has the old ones."""
-    file = copy / "book/course.toml"
+    """Without another command: mkdocs.yml still has the old ones. A chapter ends with a link that opens an issue."""
+    file, more = copy / "book/course.toml", ("chapters/01-why-a-cache.md", "reference/glossary.md")
     text = file.read_text(encoding="utf-8")
-    for old, new in (('name = "mini_kv"', 'name = "KV 2027"'), ('site = ""', 'site = "https://kv.example.edu/a"')):
+    here = 'address = "https://github.com/OWNER/mini_kv"'
+    changes = {'name = "mini_kv"': 'name = "KV 2027"', 'site = ""': 'site = "https://kv.example.edu/a"'}
+    for old, new in (changes | {here: 'address = "https://github.com/a-school/kv"'}).items():
         assert text.count(old) == 1
         text = text.replace(old, new)
+    for name in more:
+        (copy / "book/docs" / name).write_text("# One & two\n\nA page with nothing wrong.\n", encoding="utf-8")
+    with (copy / "book/mkdocs.yml").open("a", encoding="utf-8") as settings:
+        settings.writelines(f"  - {name}\n" for name in more)
     file.write_text(text.replace('language = "en"', 'language = "de"'), encoding="utf-8")
     done = build(copy / "site", copy)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -85,6 +93,13 @@ def test_the_books_title_address_and_language_are_those_of_the_course(copy):
     assert 'content="https://kv.example.edu/a/assets/cards/other.png"' in page
     assert '<html lang="de"' in page
     assert 'href="/a/other/"' in lost
+    assert '<a href="https://github.com/a-school/kv"' in page
+    told = f"Page: https://kv.example.edu/a/chapters/01-why-a-cache/\nmini_kv {__version__}\n\n"
+    chapter = (copy / "site/chapters/01-why-a-cache/index.html").read_text(encoding="utf-8")
+    (asked,) = re.findall(r'kv-stuck"><a href="(.*?)"', chapter)
+    asked_with = dict(parse_qsl(urlsplit(unescape(asked)).query))
+    assert asked_with == {"title": "One & two", "body": told}
+    assert "kv-stuck" not in page
 
 
 @pytest.mark.xdist_group("copies")

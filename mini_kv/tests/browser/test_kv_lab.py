@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -62,6 +63,8 @@ def site(write_site, megabytes):
     fence = importlib.import_module("mini_kv_book.lab")
     pages = {lab: fence.element(lab, megabytes) for lab in LABS}
     pages |= {"chinese": fence.element("lab-05", megabytes, "zh"), "bare": fence.element("lab-05", None)}
+    form = "https://github.com/a/kv/issues/new?body=Page: lab-05%0A&amp;title=Share and evict"
+    pages["stuck"] = f'{pages["lab-05"]}<p class="kv-stuck"><a href="{form}">Stuck?</a></p>'
     return write_site("A lab", **pages)
 
 
@@ -375,6 +378,16 @@ def test_a_belief_is_the_title_of_the_card(show):
     assert card.locator(".facts pre").inner_text().split() == ["expected", "16", "got", "0"]
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"[![{title} Expected 16, got 0.](book/docs/assets/failure-card.png)]" in readme
+
+
+def test_the_pages_link_to_a_new_issue_brings_the_first_failure(show):
+    """Its own text stays; when the code is right, nothing is added."""
+    page = show("stuck")
+    for code, lines in ((mutant("all-or-nothing")[0], 2), (solution(), 0)):
+        run(page, code)
+        card = [page.locator(f".card {part}").inner_text() for part in (".of", "h3")] if lines else []
+        form = dict(parse_qsl(urlsplit(page.locator(".kv-stuck a").get_attribute("href")).query))
+        assert form == {"title": "Share and evict", "body": "\n".join(["Page: lab-05", *card, ""])}
 
 
 def test_a_failure_without_a_known_belief_says_what_is_wrong_and_asks_for_the_line(show):
