@@ -59,7 +59,6 @@ class KvPlan extends HTMLElement {
       this.#number("num-speculative-tokens", "drafts per step", "0"),
       this.#choice("gdn-prefill-backend", "--gdn-prefill-backend", [["", "the GPU's"], ...backends.map((name) => [name, name])]),
       this.#number("max-num-batched-tokens", "--max-num-batched-tokens", "vLLM's for the GPU"),
-      this.#number("weights", "GB of weights", "the model's"),
       this.#number("gpu-memory-utilization", "--gpu-memory-utilization", "0.92"),
     ];
     this.more = make("details", {}, make("summary", {}, "More of vLLM's flags"), make("div", { class: "fields" }, ...flags));
@@ -68,10 +67,13 @@ class KvPlan extends HTMLElement {
     this.slider = make("input", { type: "range", min: "1", step: "1", "aria-label": "Shared tokens", oninput: () => this.#slid() });
     const shared = make("div", { class: "shared" }, this.#number("prompt-tokens", "Tokens that requests share", ""), this.slider);
     this.told = make("p", { class: "status", role: "status" });
+    this.room = make("section", { "aria-label": "Room" });
+    this.weights = this.#number("weights", "Weights, GB", "the model's");
+    this.weights.classList.add("weights");
     this.plan = make("section", { "aria-label": "Will it fit?" });
     this.why = make("section", { "aria-label": "What can be found?" });
     this.strip = make("div", { class: "strip" });
-    const answers = make("div", { class: "answers" }, this.told, this.plan, make("h3", {}, "What can requests find?"), shared, this.strip, this.why);
+    const answers = make("div", { class: "answers" }, this.told, this.room, this.weights, this.plan, make("h3", {}, "What can requests find?"), shared, this.strip, this.why);
     const chips = cases.map(([fields, words]) => button(words, () => this.#take(fields)));
     const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...chips);
     this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, form, answers)));
@@ -187,7 +189,9 @@ class KvPlan extends HTMLElement {
   }
 
   #show({ plan, why }) {
-    this.plan.replaceChildren(...(plan.error ? [problem(plan)] : planned(plan)));
+    this.room.replaceChildren(...(plan.error ? [make("p", { class: "problem" }, plan.error)] : room(plan)));
+    this.weights.hidden = !this.#fields.weights && (!plan.card || Boolean(this.#fields.memory));
+    this.plan.replaceChildren(...(plan.error ? [commanded(plan.command)] : planned(plan)));
     this.why.replaceChildren(...(why.error ? [problem(why)] : found(why)));
     const [row] = why.rows ?? [];
     this.strip.replaceChildren(...(row ? strip(row, why.unit) : []));
@@ -204,13 +208,19 @@ const commanded = (command) => make("pre", {}, make("code", {}, command));
 
 // ---- Will it fit ---------------------------------------------------------------------------------------------------------
 
+/** The answer in a sentence, and how a GPU's memory is used. The field for the weights comes after it. */
+function room(plan) {
+  return [
+    make("p", { class: "big" }, plan.fits),
+    ...(plan.card && plan.known ? [bar(plan)] : []),
+    ...(plan.parameters ? [make("p", { class: "small" }, `Weights: ${plan.parameters}.`)] : []),
+  ];
+}
+
 function planned(plan) {
   const figures = plan.figures.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
   return [
-    make("p", { class: "big" }, plan.fits),
-    ...(plan.card ? [bar(plan)] : []),
     ...(plan.speed ? [make("p", {}, `Speed: ${plan.speed}.`)] : []),
-    ...(plan.parameters ? [make("p", {}, `Weights: ${plan.parameters}.`)] : []),
     ...(plan.cut ? [make("p", {}, plan.cut)] : []),
     make("figure", {}, columns(plan), legend(plan)),
     make("details", {}, make("summary", {}, "Figures and source"), make("dl", {}, ...figures), make("p", {}, plan.source)),
@@ -390,6 +400,7 @@ input[type=range] { padding: 0; accent-color: var(--accent) }
 .piece { height: 2.2em; font: .75em/1.5 var(--mono); display: flex; align-items: center; justify-content: center; overflow: hidden;
   background: repeating-linear-gradient(45deg, var(--soft) 0 5px, light-dark(#d5d9e0, #3a4150) 5px 10px) }
 .piece span { background: var(--bg); padding: 0 .4em; border-radius: 3px }
+.weights { max-width: 15em; margin-bottom: .8em } .weights input { width: 100% }
 .small { font-size: .85em; color: var(--todo); margin: 0 0 .8em }
 .piece.swatch { display: inline-block; width: 1.6em; height: 1em; vertical-align: -.1em; border: 1px solid var(--todo) }
 .piece.found { background: light-dark(#cde4f6, #0d4f7c); border-bottom: 5px solid var(--pass) }
