@@ -324,11 +324,12 @@ class Config:
         """
         asked = {name: self.quantization[name] for name in QUANTIZED_CACHE if self.quantization.get(name)}
         method = str(self.quantization.get("quant_method", "modelopt"))
+        needed = {"num_bits", "type"} | ({"dynamic"} if method.startswith("modelopt") else set())
         for name, value in asked.items():
             is_fp8 = str(value).lower() == "fp8"
             if isinstance(value, dict):
                 said = {key: value[key] for key in EIGHT_BIT_FLOATS if value.get(key) is not None}
-                is_fp8 = {"num_bits", "type"} <= said.keys() and said.items() <= EIGHT_BIT_FLOATS.items()
+                is_fp8 = needed <= said.keys() and said.items() <= EIGHT_BIT_FLOATS.items()
             if not is_fp8 or not (method.startswith("modelopt") or method == "compressed-tensors"):
                 raise self.error(
                     f"quantization_config has {name} {short(value)}, and plan knows 8-bit floats only:"

@@ -163,6 +163,7 @@ def test_modelopt_s_own_file_is_read_where_the_config_says_nothing(tmp_path: Pat
             for method, name, value in (
                 ("modelopt", "kv_cache_scheme", {"num_bits": 4, "type": "float"}),
                 ("modelopt", "kv_cache_scheme", {"num_bits": 8, "type": "int"}),
+                ("modelopt", "kv_cache_scheme", {"num_bits": 8, "type": "float"}),
                 ("modelopt", "kv_cache_scheme", {"num_bits": 8, "type": "float", "dynamic": True}),
                 ("compressed-tensors", "kv_cache_scheme", {"num_bits": 8, "type": "float", "strategy": "channel"}),
                 ("compressed-tensors", "kv_cache_scheme", {"num_bits": 8}),

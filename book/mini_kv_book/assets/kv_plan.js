@@ -3,7 +3,7 @@
  * The fence (mini_kv_book/plan.py) writes the first answer and the choices as JSON. The first change loads Python. The
  * fields are kept behind the # of the address, which no server sees; a config.json is packed there, too.
  */
-import { button, LOOK, make } from "./kv_parts.js";
+import { button, keepAddress, LOOK, make, onAddress, textOf } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
 
 const LARGEST_FILE = 1 << 20; // as mini_kv reads it
@@ -27,8 +27,7 @@ class KvPlan extends HTMLElement {
     this.#fields = { ...this.#about.cases[0][0] };
     this.#fill();
     this.#show(this.#about.first);
-    this.#openAddress();
-    addEventListener("hashchange", () => this.#openAddress());
+    onAddress((given) => this.#openAddress(given));
   }
 
   disconnectedCallback() {
@@ -129,9 +128,14 @@ class KvPlan extends HTMLElement {
 
   // ---- The address -------------------------------------------------------------------------------------------------------
 
-  async #openAddress() {
-    const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-    if (!Object.keys(given).some((name) => this.#root.querySelector(`[name="${CSS.escape(name)}"]`))) return;
+  /** Ask what the address says; return whether it has fields of this page. */
+  #openAddress(given) {
+    const isOwn = Object.keys(given).some((name) => this.#root.querySelector(`[name="${CSS.escape(name)}"]`));
+    if (isOwn) this.#openFields(given);
+    return isOwn;
+  }
+
+  async #openFields(given) {
     if (given.config) given.config = await unpacked(given.config).catch(() => "");
     if (JSON.stringify(given) === JSON.stringify(filled(this.#fields))) return;
     this.#fields = given;
@@ -144,7 +148,7 @@ class KvPlan extends HTMLElement {
     const asked = JSON.stringify(fields);
     if (fields.config) fields.config = await packed(fields.config);
     if (asked !== JSON.stringify(filled(this.#fields))) return; // typed meanwhile: the next answer keeps the address
-    history.replaceState(history.state, "", `#${new URLSearchParams(fields)}`);
+    keepAddress(fields);
   }
 
   // ---- Questions and answers ---------------------------------------------------------------------------------------------
@@ -347,18 +351,10 @@ async function packed(text) {
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
-/** The text in an address. It throws for one that is longer than a file may be: a short address can hold gigabytes. */
+/** The text in an address. It throws for one that is longer than a file may be. */
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (sign) => sign.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
-  const pieces = [];
-  let size = 0;
-  for (let read = await reader.read(); !read.done; read = await reader.read()) {
-    size += read.value.length;
-    if (size > LARGEST_FILE) throw new RangeError("more than 1 MiB");
-    pieces.push(read.value);
-  }
-  return new Blob(pieces).text();
+  return textOf(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")), LARGEST_FILE);
 }
 
 const STYLE = `${LOOK}
