@@ -11,8 +11,14 @@ Only the types in `[weights]` of `config_fields.toml` are counted.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mini_kv.planning.config_layers import short
+
 if TYPE_CHECKING:
     from mini_kv.planning.config_json import Config
+
+
+COUNTED = {"full", "window", "chunks", "latent", "state"}
+"""The kinds of layers that mix tokens, whose weights are counted."""
 
 
 class Parameters(NamedTuple):
@@ -48,7 +54,7 @@ def count_parameters(config: "Config", sizes: dict[str, Any]) -> Parameters:
     dense = num_layers - with_experts
     if dense:
         shared += dense * 3 * hidden * config.integer("intermediate_size")
-    number = config.integer(rule["experts"])
+    number = _number_of_experts(config)
     expert = 3 * hidden * config.integer(rule.get("width", "moe_intermediate_size"))
     shared += with_experts * (number * hidden + 3 * hidden * _shared_width(config))
     return Parameters(
@@ -96,8 +102,8 @@ def _number(config: "Config", name: str, rule: dict[str, Any]) -> int:
 def _attention(config: "Config", kind: str, sizes: dict[str, Any], rule: dict[str, Any]) -> int:
     """Return the parameters of a layer that mixes tokens."""
     hidden, heads = config.integer("hidden_size"), sizes["num_heads"]
-    if kind == "indexer":
-        raise config.error("plan does not count the weights of an indexer")
+    if kind not in COUNTED:
+        raise config.error("plan does not count the weights of all its kinds of layers")
     if kind == "state":
         keys = config.integer("linear_num_key_heads") * config.integer("linear_key_head_dim")
         value_heads = config.integer("linear_num_value_heads")
@@ -121,12 +127,26 @@ def _attention(config: "Config", kind: str, sizes: dict[str, Any], rule: dict[st
 
 def _layers_with_experts(config: "Config", num_layers: int) -> int:
     """Return how many layers have experts: not the first few, not those listed, and every n-th of the others."""
+    types = config.get("mlp_layer_types")
+    if types is not None:
+        if not isinstance(types, list) or len(types) != num_layers or not set(map(str, types)) <= {"dense", "sparse"}:
+            raise config.error(f"mlp_layer_types is {short(types)}, it must be {num_layers} times dense or sparse")
+        return types.count("sparse")
     first = config.get("first_k_dense_replace") or 0
     every = config.get("decoder_sparse_step") or 1
     dense = config.get("mlp_only_layers") or []
     if type(first) is not int or type(every) is not int or not isinstance(dense, list):
         raise config.error("it does not say clearly which layers have experts")
     return sum(layer >= first and layer not in dense and (layer + 1) % every == 0 for layer in range(num_layers))
+
+
+def _number_of_experts(config: "Config") -> int:
+    """Return the number of experts per layer, which has several names."""
+    names = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(name) is not None]
+    numbers = {config.integer(name) for name in names}
+    if len(numbers) != 1:
+        raise config.error("it does not say clearly how many experts a layer has")
+    return numbers.pop()
 
 
 def _shared_width(config: "Config") -> int:

@@ -249,6 +249,13 @@ GATED |= {"linear_num_key_heads": 2, "linear_num_value_heads": 3, "linear_key_he
             6000 + 2 * (2748 - 960 + 372 + 8 * 1830),
             6000 + 2 * (2748 - 960 + 372 + 8 * 30 + 2 * 1800),
         ),
+        (  # the list says which layers have experts, whatever the number beside it is
+            LATENT
+            | {"model_type": "glm4_moe_lite", "n_routed_experts": 8, "first_k_dense_replace": 2}
+            | {"mlp_layer_types": ["dense", "sparse"]},
+            6000 + 2 * 2748 + 6300 + 8 * 1830,
+            6000 + 2 * 2748 + 6300 + 8 * 30 + 2 * 1800,
+        ),
         # attention has a gate of 40 more; a state 30 * (2 * 8 + 3 * 15 + 2 * 3) and a convolution of 4 * (16 + 15)
         (GATED, 6000 + 3600 + 30 * 40 + 30 * 67 + 4 * 31 + 2 * 6300, None),
     ],
@@ -272,6 +279,13 @@ def test_parameters_are_counted_from_the_config(fields, total, active, tmp_path)
         ({"intermediate_size": [70, 80]}, "intermediate_size is [70, 80], it must be a whole number from 1 to "),
         ({"model_type": "qwen2_vl", "tie_word_embeddings": None}, "it does not say clearly whether tie_word_embed"),
         ({"model_type": "qwen3_moe", "num_experts": 1}, "it does not say moe_intermediate_size"),
+        ({"model_type": "qwen3_moe", "num_experts": 1, "num_local_experts": 2}, "it does not say clearly how many exp"),
+        ({"model_type": "qwen3_moe"}, "it does not say clearly how many experts a layer has"),
+        (
+            LATENT | {"model_type": "glm4_moe_lite", "n_routed_experts": 8, "mlp_layer_types": ["dense"]},
+            "mlp_layer_types is ['dense'], it must be 2 times dense or sparse",
+        ),
+        ({"model_type": "qwen3_5_text", "layer_types": ["mlp", "full_attention"]}, "plan does not count the weights o"),
         (
             EXPERTS | {"model_type": "qwen3_moe", "num_experts": 1},
             "num_experts_per_tok is 2, it must be a whole number from 1 to 1",

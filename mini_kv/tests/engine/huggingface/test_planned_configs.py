@@ -29,7 +29,15 @@ PLANNED = [row for row in planning_rows() if not row["flags"]]
 KEEPS_NO_KV = ("linear_attention", "mamba", "conv", "mlp", "moe")
 ELSEWHERE = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types that transformers reads with another type's class, or keeps in a part of the file."""
-SAME_WEIGHTS = {"glm4v_moe_text": "glm4_moe", "qwen3_omni_moe_text": "qwen3_moe"}
+SAME_WEIGHTS = {
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_omni_moe_text": "qwen3_moe",
+}
 """Types of a part of a model, and the type of the same decoder alone."""
 NOT_READ = {"mimo_v2_flash", "deepseek_v4", "kimi_linear", "nemotron-nas"}
 """Types whose published files have fields that vLLM reads and transformers does not, or reads otherwise."""
@@ -159,6 +167,25 @@ def test_counted_parameters_are_those_of_transformers_model(row: dict[str, Any],
     model.tie_weights()
     whole = sum(parameter.numel() for parameter in model.parameters())
     assert values["weight_bytes"] / 2 == pytest.approx(whole, rel=0.0004)
+
+
+@pytest.mark.parametrize("model_type", sorted(RULES["weights"].keys() - ELSEWHERE.keys()))
+def test_counted_parameters_are_those_of_transformers_default_model(model_type: str, tmp_path: Path) -> None:
+    values = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    others = {"tie_word_embeddings": False, "num_key_value_heads": values["num_attention_heads"]}
+    if "kv_lora_rank" not in values:
+        others["head_dim"] = values["hidden_size"] // values["num_attention_heads"] // 2 * 2
+    if "num_experts_per_tok" in values:
+        others["num_experts_per_tok"] = 1
+    said = others | {name: value for name, value in values.items() if value is not None}
+    counted = read_config(written(tmp_path, said))
+    alone = SAME_WEIGHTS.get(model_type, model_type)
+    config = CONFIG_MAPPING[alone].from_dict(said | {"model_type": alone})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    assert counted["weight_bytes"] / 2 == pytest.approx(whole, rel=0.0005)
 
 
 @pytest.mark.slow
