@@ -18,12 +18,17 @@ from typing import Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.planning.config_layers import attention_of_blocks, read_indexers, read_layers, short
+from mini_kv.planning.config_weights import count_parameters
 from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """The file next to a config.json with the bytes of the weights."""
+QUANTIZATION = "hf_quant_config.json"
+"""The file next to a config.json with ModelOpt's settings, if they are not in it."""
 MAX_INDEX_BYTES = 1 << 26
+BYTES_PER_PARAMETER = 2
+"""vLLM computes in 16 bits, whatever the file was saved in, unless it is quantized."""
 LARGEST = 1_000_000_000
 """The largest number that any other field takes."""
 UNDERSTOOD = {
@@ -61,8 +66,12 @@ PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_ra
 """Further fields of a file without `model_type`, with defaults. It is read as a decoder of full attention."""
 COUNTS = ("sliding_window_pattern", "attention_chunk_size", "attn_layer_period", "global_head_dim")
 """Fields that a model may lack, but that cannot be 0. In `sliding_window` and `head_dim` a 0 is as good as nothing."""
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Fields with the decoder of a model of text and images."""
+TEXT_PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
+"""Fields with the decoder of a model of text and images. Qwen3-Omni's is two levels down."""
+QUANTIZED_CACHE = {"kv_cache_scheme", "kv_cache_quant_algo"}
+"""Fields of a quantized model about its cache."""
+EIGHT_BIT_FLOATS = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+"""The scheme of `--kv-cache-dtype fp8`. A field may be missing."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -75,13 +84,15 @@ def read_config(path: Path) -> dict[str, Any]:
     layers = read_layers(config)
     num_heads = config.integer("num_attention_heads") if {*layers} - {"state", "none"} else None
     limits = [name for name in ("max_position_embeddings", "model_max_length") if config.get(name) is not None]
+    asked = "" if config.kv_cache_dtype == "auto" else f". It asks for a cache in {config.kv_cache_dtype}"
     values = {
         "title": config.model_type or path.parent.name or str(path),
-        "source": f"{path}, with the defaults of transformers 5.23 and the windows of vLLM 0.33",
+        "source": f"{path}, with the defaults of transformers 5.23 and the windows of vLLM 0.33{asked}",
         "layers": layers,
         "num_heads": num_heads,
         "num_kv_shared_layers": _num_kv_shared_layers(config, layers),
         "max_model_len": config.integer(limits[0]) if limits else None,
+        "kv_cache_dtype": config.kv_cache_dtype,
     }
     if "window" in layers:
         window = config.integer("sliding_window_size" if config.has_swa_fields else "sliding_window")
@@ -91,8 +102,9 @@ def read_config(path: Path) -> dict[str, Any]:
         values["reach"] = config.integer("attention_chunk_size")
     if "state" in layers:
         values["state"] = _state(config)
-    values |= _weights(config)
-    return values if num_heads is None else values | _sizes(config, num_heads, layers)
+    if num_heads is not None:
+        values |= _sizes(config, num_heads, layers)
+    return values | _weights(config, values)
 
 
 def _state(config: "Config") -> dict[str, Any]:
@@ -136,18 +148,27 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
     return sizes
 
 
-def _weights(config: "Config") -> dict[str, Any]:
-    """Return the bytes of the weights, from the index next to the file. Without experts a token uses all of them."""
-    has_experts = any("expert" in name and isinstance(value, int) for name, value in config.values.items())
-    share = None if has_experts else 1.0
+def _weights(config: "Config", values: dict[str, Any]) -> dict[str, Any]:
+    """Return the bytes of the weights, from the index next to the file or counted, and how they are known."""
+    found: dict[str, Any] = {}
+    try:
+        counted = count_parameters(config, values)
+        found["active_share"] = counted.active / counted.total
+        found["weight_bytes"] = BYTES_PER_PARAMETER * counted.total
+        without = f", without those of {' and '.join(counted.without)}" if counted.without else ""
+        found["weights_from"] = f"counted from the config at {BYTES_PER_PARAMETER} bytes per parameter{without}"
+    except ConfigError as error:
+        found["weights_unknown"] = str(error)
+        if not any("expert" in name and isinstance(value, int) for name, value in config.values.items()):
+            found["active_share"] = 1.0
     path = config.path.with_name(WEIGHTS_INDEX)
-    if not path.is_file():
-        return {"active_share": share}
-    metadata = read_object(path, _refusal, MAX_INDEX_BYTES).get("metadata")
-    size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ConfigError(f"{path}: metadata.total_size is {short(size)}, it must be a number of bytes")
-    return {"weight_bytes": size, "active_share": share}
+    if path.is_file():
+        metadata = read_object(path, _refusal, MAX_INDEX_BYTES).get("metadata")
+        size = metadata.get("total_size") if isinstance(metadata, dict) else None
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(f"{path}: metadata.total_size is {short(size)}, it must be a number of bytes")
+        found |= {"weight_bytes": size, "weights_from": f"from {WEIGHTS_INDEX}"}
+    return found
 
 
 def _latent_sizes(config: "Config", layers: list[str]) -> dict[str, Any]:
@@ -202,18 +223,27 @@ class Config:
         self.path = path
         rules = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
         outer = read_object(path, _refusal)
-        part = next((outer[name] for name in TEXT_PARTS if isinstance(outer.get(name), dict)), outer)
-        self.values = self._with_usual_names(part, rules["names"])
+        self.levels = [outer]
+        """The file's objects from the outermost to the decoder's."""
+        while inner := [self.levels[-1][name] for name in TEXT_PARTS if isinstance(self.levels[-1].get(name), dict)]:
+            self.levels.append(inner[0])
+        self.values = self._with_usual_names(self.levels[-1], rules["names"])
         self.model_type = self.values.get("model_type")
         if self.model_type is not None and not isinstance(self.model_type, str):
             raise self.error(f"model_type is {short(self.model_type)}, it must be a name")
         implied = rules["model_types"].get(self.model_type)
         self.states: dict[str, Any] = rules["states"].get(self.model_type, {})
         """The rule to read layers with a state, if the model has some."""
+        self.weights: dict[str, Any] | None = rules["weights"].get(self.model_type)
+        """The rule to count weights, or `None` if there is none for this type."""
         for name in COUNTS:
             if self.values.get(name) == 0 and not isinstance(self.values[name], bool):
                 raise self.error(f"{name} is 0, it must be at least 1: leave it out if the model has none")
-        self._refuse_other_models(outer)
+        self._refuse_other_models()
+        self.quantization = self._read_quantization()
+        """What the file says of quantized weights, or an empty object."""
+        self.kv_cache_dtype = self._read_cache_dtype()
+        """The form of keys and values that the file asks for: auto or fp8."""
         self._refuse_other_fields(rules, implied if self.model_type else PLAIN)
         if self.model_type and implied is None:
             self._require_all()
@@ -221,6 +251,12 @@ class Config:
         self.mixes_layers = not self.implied.keys().isdisjoint(
             {"mixed", "full_every", "sliding_window_pattern", "attention_chunk_size"}
         )
+
+    @property
+    def other_parts(self) -> tuple[str, ...]:
+        """Fields with the other parts of a model: of images, sounds and speech. Each is an object."""
+        beside = {name for level in self.levels for name, value in level.items() if isinstance(value, dict)}
+        return tuple(sorted({"vision_config", "audio_config", "visual", "audio_encoder"} & beside))
 
     @property
     def has_swa_fields(self) -> bool:
@@ -260,20 +296,46 @@ class Config:
             values[usual] = value
         return values
 
-    def _refuse_other_models(self, outer: dict[str, Any]) -> None:
-        """Raise `ConfigError` for a model that is not a decoder, and for a cache dtype that the file sets itself."""
-        for values in (outer, self.values):
+    def _refuse_other_models(self) -> None:
+        """Raise `ConfigError` for a model that is not a decoder."""
+        for values in (*self.levels, self.values):
             if values.get("is_encoder_decoder") or values.get("is_causal") is False:
                 raise self.error("it is an encoder's, and plan supports decoders only")
-            quantization = values.get("quantization_config")
-            inner = quantization if isinstance(quantization, dict) else {}
-            for name in ("kv_cache_scheme", "kv_cache_quant_algo"):
-                if inner.get(name):
-                    raise self.error(
-                        f"quantization_config has {name}: remove it, and give --kv-cache-dtype where it applies"
-                    )
         if self.values.get("use_bidirectional_attention") not in (None, False, "vision"):
             raise self.error("it has use_bidirectional_attention, which plan does not model yet")
+
+    def _read_quantization(self) -> dict[str, Any]:
+        """Return what the file, or ModelOpt's file beside it, says of quantized weights."""
+        said = [level["quantization_config"] for level in self.levels if level.get("quantization_config")]
+        beside = self.path.with_name(QUANTIZATION)
+        if not said and beside.is_file():
+            said = [read_object(beside, _refusal)]
+        if not said:
+            return {}
+        if (len(said) > 1 and said[0] != said[1]) or not isinstance(said[0], dict):
+            raise self.error(f"quantization_config is {short(said[0])}, it must be one object")
+        inner = said[0].get("quantization")  # ModelOpt's own file has it a level deeper
+        return said[0] | inner if isinstance(inner, dict) else said[0]
+
+    def _read_cache_dtype(self) -> str:
+        """Return the form of keys and values that a quantized file asks for.
+
+        Source: vLLM 0.33, `resolve_kv_cache_dtype_string` (utils/torch_utils.py); for compressed-tensors, `Attention`.
+        """
+        asked = {name: self.quantization[name] for name in QUANTIZED_CACHE if self.quantization.get(name)}
+        method = str(self.quantization.get("quant_method", "modelopt"))
+        needed = {"num_bits", "type"} | ({"dynamic"} if method.startswith("modelopt") else set())
+        for name, value in asked.items():
+            is_fp8 = str(value).lower() == "fp8"
+            if isinstance(value, dict):
+                said = {key: value[key] for key in EIGHT_BIT_FLOATS if value.get(key) is not None}
+                is_fp8 = needed <= said.keys() and said.items() <= EIGHT_BIT_FLOATS.items()
+            if not is_fp8 or not (method.startswith("modelopt") or method == "compressed-tensors"):
+                raise self.error(
+                    f"quantization_config has {name} {short(value)}, and plan knows 8-bit floats only:"
+                    " remove it, and give --kv-cache-dtype where it applies"
+                )
+        return "fp8" if asked else "auto"
 
     def _refuse_other_fields(self, rules: dict[str, Any], implied: dict[str, Any] | None) -> None:
         """Raise `ConfigError` for fields about the layers that are neither understood nor harmless."""
@@ -296,8 +358,10 @@ class Config:
             is_off = value is None or value is False or value in ([], {})
             is_about_layers = any(word in name.lower() for word in rules["words"])
             is_said_twice = value == self.values.get(rules["same"].get(name))
+            is_unused = self.values.get(rules["unused_without"].get(name)) is False
+            is_plain = name in rules["only"] and type(value) is int and value == rules["only"][name]
             is_known = name in read_here or any(fnmatchcase(name, pattern) for pattern in harmless)
-            if is_about_layers and not (is_off or is_said_twice or is_known):
+            if is_about_layers and not (is_off or is_said_twice or is_unused or is_plain or is_known):
                 others.append(name[:60])
         if others:
             more = f" and {len(others) - 4} more fields" if len(others) > 4 else ""

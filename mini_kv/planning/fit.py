@@ -42,8 +42,8 @@ GPU_MEMORY_UTILIZATION = 0.92
 class Memory:
     """The use of one card's memory, in bytes."""
 
-    kv: int
-    """Bytes for the KV cache."""
+    kv: int | None
+    """Bytes for the KV cache, or `None` if the weights are not known."""
     card: Card | None = None
     """The GPU. `None`: the caller gave the memory of the cache alone."""
     weights: float = 0
@@ -53,7 +53,7 @@ class Memory:
     @property
     def rest(self) -> float:
         """Bytes left for a forward: neither weights nor cache."""
-        return 0 if self.card is None else max(0.0, self.card.memory - self.weights - self.kv)
+        return 0 if self.card is None or self.kv is None else max(0.0, self.card.memory - self.weights - self.kv)
 
 
 def memory_of(card: Card, model: Model, cards: int, utilization: float, weights: float | None = None) -> Memory:
@@ -66,14 +66,11 @@ def memory_of(card: Card, model: Model, cards: int, utilization: float, weights:
         utilization: share of a card's memory that may be used, as vLLM's `gpu_memory_utilization`.
         weights: bytes of all weights together.
 
-    Raises `ConfigError` if the size of the weights is not known, or if they do not fit.
+    Raises `ConfigError` if they do not fit.
     """
     total = model.weight_bytes if weights is None else weights
     if total is None:
-        raise ConfigError(
-            f"the size of the weights of {model.title} is not known: give --weights in GB, or put the model's"
-            " model.safetensors.index.json beside its config.json"
-        )
+        return Memory(None, card)
     usable = utilization * card.memory
     if total / cards >= usable:
         least = next(n for n in (2**power for power in range(64)) if total / n < usable)
@@ -101,7 +98,8 @@ class Fit:
     specs: Mapping[str, KVCacheSpec]
     """One card's spec of each layer, before the blocks are made equally large."""
     groups: tuple[KVCacheGroupSpec, ...]
-    config: KVCacheConfig
+    config: KVCacheConfig | None
+    """The pool, or `None` if its memory is not known."""
     memory: Memory
     max_len: int
     """Tokens of the longest request."""
@@ -110,8 +108,8 @@ class Fit:
 
     @property
     def concurrency(self) -> float:
-        """Requests of the greatest length that fit at once."""
-        return get_max_concurrency(self.config, self.max_len, self.step)
+        """Requests of the greatest length that fit at once. 0 if the memory is not known."""
+        return 0 if self.config is None else get_max_concurrency(self.config, self.max_len, self.step)
 
     @property
     def capacity(self) -> int:
@@ -155,7 +153,7 @@ def make_fit(
 ) -> Fit:
     """Return the cache of a model, as `flags.load` gave it. Raises `ConfigError` if there is no plan for it."""
     groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=disable_hybrid)
-    config = get_kv_cache_config(groups, memory.kv)
+    config = None if memory.kv is None else get_kv_cache_config(groups, memory.kv)
     return Fit(model, flags, specs, tuple(groups), config, memory, max_len, step)
 
 

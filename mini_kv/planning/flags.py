@@ -31,7 +31,10 @@ class Flags:
         model = load_model(
             name, self.block_size, self.tensor_parallel_size, self.num_speculative_tokens, self.gdn_prefill_backend
         )
-        return model, with_cache_dtype(model.kv_cache_spec, self.kv_cache_dtype)
+        asked = {self.kv_cache_dtype, model.kv_cache_dtype} - {"auto"}
+        if len(asked) > 1:
+            raise ConfigError(f"{name} asks for a cache in {model.kv_cache_dtype}: leave --kv-cache-dtype out")
+        return model, with_cache_dtype(model.kv_cache_spec, asked.pop() if asked else "auto")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -48,6 +48,12 @@ class Model:
     """Bytes of all weights, on all cards together, or `None` if not known."""
     active_share: float | None = None
     """Share of the weights that one token uses, 0.0 to 1.0, or `None` if not known."""
+    weights_from: str = ""
+    """How the bytes of a config.json's weights are known: counted, or from its index."""
+    weights_unknown: str = ""
+    """Why they are not known, if they are not."""
+    kv_cache_dtype: str = "auto"
+    """The form of keys and values that a quantized config.json asks for: auto or fp8."""
 
 
 def model_names() -> list[str]:
@@ -109,6 +115,9 @@ def load_model(
         {names[i]: owners[kinds[i]] for i in range(num_owners, len(kinds))},
         values.get("num_heads"),
         *_weights(values),
+        values.get("weights_from", ""),
+        values.get("weights_unknown", ""),
+        values.get("kv_cache_dtype", "auto"),
     )
 
 

@@ -30,6 +30,9 @@ MEMORY = 16.0
 STEP = 8192
 """The most tokens in flight, if nothing is given."""
 HYBRID = {"on": False, "off": True, "auto": None}
+HOW_TO_SAY_WEIGHTS = (
+    "Give --weights in GB, or put the model's model.safetensors.index.json into the folder of the config."
+)
 MAX_ROWS = 12
 BAR = 60
 """Characters in the bar of a card's memory."""
@@ -48,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=float,
         metavar="GB",
-        help="with --gpu: all weights, in 10^9 bytes (default: the model's, or model.safetensors.index.json's)",
+        help="with --gpu: all weights, in 10^9 bytes (default: the model's, its index's, or counted from the config)",
     )
     parser.add_argument(
         "--gpu-memory-utilization",
@@ -167,6 +170,7 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
     size = max(len(group.layer_names) for group in groups)
     lines = [
         fits(fit),
+        *([HOW_TO_SAY_WEIGHTS, ""] if fit.config is None else []),
         *_bar(memory, fit.flags.tensor_parallel_size),
         *cut,
         f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
@@ -184,12 +188,12 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         )
     lines += [
         "",
-        *([f"weights      {text}"] if (text := weights(fit)) else []),
+        *([f"weights      {text}: --weights takes another size"] if (text := weights(fit)) else []),
         f"block        {fit.bytes_per_block:,} bytes: {_pages(groups, size)}",
-        f"pool         {fit.config.num_blocks:,} blocks in {_gib(memory.kv)} GiB, one of them the null block",
+        *_pool(fit),
         f"request      of {fit.max_len:,} tokens, at most {fit.step:,} of them in flight: at most"
         f" {fit.blocks_per_request:,} blocks, {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB",
-        f"concurrency  {two_decimals(fit.concurrency)} such requests at once, {fit.capacity:,} tokens",
+        *_concurrency(fit),
         *_limit(fit),
         *([f"speed        {text}"] if (text := speed(fit)) else []),
         f"padding      {_padding(groups, size)}",
@@ -201,12 +205,28 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
     return lines
 
 
+def _pool(fit: Fit) -> list[str]:
+    """Return the number of blocks, or nothing if the memory is not known."""
+    if fit.config is None or fit.memory.kv is None:
+        return []
+    return [f"pool         {fit.config.num_blocks:,} blocks in {_gib(fit.memory.kv)} GiB, one of them the null block"]
+
+
+def _concurrency(fit: Fit) -> list[str]:
+    """Return the number of requests that fit, or nothing if the memory is not known."""
+    if fit.config is None:
+        return []
+    return [f"concurrency  {two_decimals(fit.concurrency)} such requests at once, {fit.capacity:,} tokens"]
+
+
 def fits(fit: Fit) -> str:
     """Return the answer in a sentence."""
     card, cards = fit.memory.card, fit.flags.tensor_parallel_size
-    where = f"in {_gib(fit.memory.kv)} GiB{'' if cards == 1 else ' on each card'}"
+    where = "" if fit.memory.kv is None else f"in {_gib(fit.memory.kv)} GiB{'' if cards == 1 else ' on each card'}"
     if card is not None:
         where = f"on one {card.name}" if cards == 1 else f"on {cards} {card.name} GPUs"
+    if fit.config is None:
+        return f"The room {where} is not known, because the weights cannot be counted: {fit.model.weights_unknown}."
     if fit.concurrency < 1:
         return f"A request of {fit.max_len:,} tokens does not fit {where}."
     requests = "1 request" if int(fit.concurrency) == 1 else f"{int(fit.concurrency):,} requests"
@@ -230,13 +250,17 @@ def speed(fit: Fit) -> str:
 
 
 def weights(fit: Fit) -> str:
-    """Return the model's parameters and their precision, or an empty string without the GPU or the parameters."""
-    model = fit.model
+    """Return the size of the weights and how it is known, or an empty string without the GPU or the size."""
+    model, memory = fit.model, fit.memory
+    if memory.card is not None and model.weights_from and model.weight_bytes:
+        total = memory.weights * fit.flags.tensor_parallel_size
+        is_given = not math.isclose(total, model.weight_bytes)
+        return f"{total / 1e9:,.1f} GB, {'as given' if is_given else model.weights_from}"
     if fit.memory.card is None or not (model.num_parameters and model.active_share and model.weight_bytes):
         return ""
     total = model.num_parameters / model.active_share
     each = f"{model.weight_bytes / total:.2g} bytes each"
-    return f"the model has {total / 1e9:,.4g} billion parameters of {each}: --weights takes the GB of another precision"
+    return f"{total / 1e9:,.4g} billion parameters of {each}"
 
 
 def _limit(fit: Fit) -> list[str]:
@@ -249,7 +273,7 @@ def _limit(fit: Fit) -> list[str]:
 
 def _bar(memory: Memory, cards: int) -> list[str]:
     """Return a bar of the use of a GPU's memory, and its key, or nothing if the GPU is not known."""
-    if memory.card is None:
+    if memory.card is None or memory.kv is None:
         return []
     weights, kv = (round(BAR * part / memory.card.memory) for part in (memory.weights, memory.kv))
     parts = {"# weights": memory.weights, "= KV cache": memory.kv, ". not used": memory.rest}
@@ -279,11 +303,12 @@ def as_dict(fit: Fit) -> dict[str, Any]:
         "weight_bytes": memory.weights or None,
         "kv_cache_bytes": memory.kv,
         "block_bytes": fit.bytes_per_block,
-        "num_blocks": fit.config.num_blocks,
+        "weights_from": fit.model.weights_from or None,
+        "num_blocks": fit.config and fit.config.num_blocks,
         "max_len": fit.max_len,
         "blocks_per_request": fit.blocks_per_request,
-        "concurrency": fit.concurrency,
-        "kv_cache_tokens": fit.capacity,
+        "concurrency": fit.config and fit.concurrency,
+        "kv_cache_tokens": fit.config and fit.capacity,
         "tokens_in_flight": fit.step,
         "tokens_per_second_of_one": fit.tokens_per_second(1),
         "tokens_per_second_of_all": fit.tokens_per_second(int(fit.concurrency)),

@@ -16,6 +16,8 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from mini_kv.core.kv_cache_planning import get_kv_cache_groups
+from mini_kv.planning.flags import Flags
 from mini_kv.planning.models import load_model
 
 PUBLIC = json.loads(Path(__file__).with_name("public_configs.json").read_text(encoding="utf-8"))
@@ -77,6 +79,112 @@ def reach(spec: AttentionSpec) -> str:
 @pytest.mark.parametrize("row", PUBLIC["everyday"], ids=lambda row: row["name"])
 def test_an_everyday_model_is_answered(row: dict[str, Any], tmp_path: Path) -> None:
     assert layers(written(tmp_path, row["config"])) == row["expect"]
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "per_token"),
+    [
+        # 32 layers, a key and a value of 8 heads x 128, 2 bytes per number: 32 * 2 * 8 * 128 * 2
+        ("Phi-4-mini", [(16, 32)], 131_072),
+        # the same; experts keep nothing per token
+        ("Hunyuan A13B", [(16, 32)], 131_072),
+        # 6 layers of 8 heads x 64: 6 * 2 * 8 * 64 * 2. A state is 2 * 2048 * 2 = 8,192 bytes, 16 tokens take 32,768:
+        # it fits into a block of 16. 10 layers with a state and 6 others: two groups of 5, one of 6.
+        ("LFM2 1.2B", [(16, 6), (16, 5), (16, 5)], 12_288),
+        # 46 * 2 * 8 * 128 * 2
+        ("GLM 4.6V", [(16, 46)], 188_416),
+        # 48 layers of 4 heads x 128: 48 * 2 * 4 * 128 * 2. The talker's 20 layers are another model's.
+        ("Qwen3-Omni 30B A3B: the decoder is two levels down", [(16, 48)], 98_304),
+        # 32 * 2 * 8 * 128 at one byte per number, since the file's kv_cache_scheme says so
+        ("Llama 3.1 8B in FP8, by ModelOpt", [(16, 32)], 65_536),
+    ],
+)
+def test_a_harmless_field_keeps_no_everyday_file_out(
+    name: str, groups: list[tuple[int, int]], per_token: int, tmp_path: Path
+) -> None:
+    """Tokens per block and layers of each group, and the bytes per token of all layers that keep tokens."""
+    (config,) = [row["config"] for row in PUBLIC["everyday"] if row["name"] == name]
+    _, specs = Flags().load(str(written(tmp_path, config)))
+    planned = get_kv_cache_groups(specs)
+    assert sorted((g.kv_cache_spec.block_size, len(g.layer_names)) for g in planned) == sorted(groups)
+    kept = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
+    assert sum(spec.page_size_bytes // spec.block_size for spec in kept) == per_token
+
+
+QUANTIZED = {"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}
+
+
+def test_the_cache_dtype_of_a_quantized_file_is_taken_unless_a_flag_differs(tmp_path: Path) -> None:
+    path = str(written(tmp_path, PLAIN | {"quantization_config": QUANTIZED}))
+    for flags in (Flags(), Flags(kv_cache_dtype="fp8")):
+        assert {spec.page_size_bytes for spec in flags.load(path)[1].values()} == {16 * 2 * 2 * 64}
+    with pytest.raises(ConfigError) as raised:
+        Flags(kv_cache_dtype="int8_per_token_head").load(path)
+    assert str(raised.value) == f"{path} asks for a cache in fp8: leave --kv-cache-dtype out"
+
+
+def test_modelopt_s_own_file_is_read_where_the_config_says_nothing(tmp_path: Path) -> None:
+    said = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said), encoding="utf-8")
+    assert load_model(str(written(tmp_path, PLAIN))).kv_cache_dtype == "fp8"
+    unquantized = PLAIN | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+    assert load_model(str(written(tmp_path, unquantized))).kv_cache_dtype == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"full_attn_mod": 2}, "it has full_attn_mod, which plan does not model yet"),
+        ({"full_attn_mod": True}, "it has full_attn_mod, which plan does not model yet"),
+        ({"full_attn_mod": 1.0}, "it has full_attn_mod, which plan does not model yet"),
+        ({"cla_share_factor": 2}, "it has cla_share_factor, which plan does not model yet"),
+        ({"cla_share_factor": 2, "use_cla": True}, "it has cla_share_factor, use_cla, which plan does not model yet"),
+        ({"cla_share_factor": 2, "use_cla": 0}, "it has cla_share_factor, use_cla, which plan does not model yet"),
+        ({"use_cla": True}, "it has use_cla, which plan does not model yet"),
+        ({"use_mla": True, "kv_lora_rank": 512}, "it has use_mla, kv_lora_rank, which plan does not model yet"),
+        ({"num_heads": 4}, "it has num_heads, which plan does not model yet"),
+        (
+            {"model_type": "lfm2", "conv_dim": 512, "conv_dim_out": 256, "full_attn_idxs": [3]},
+            "it has conv_dim_out, which plan does not model yet",
+        ),
+        ({"text_config": {"text_config": {}}}, "it does not say num_hidden_layers"),
+        ({"thinker_config": {"text_config": {"model_type": "t5"}}}, "model_type 't5' is not one that plan knows"),
+        (
+            {"thinker_config": {"is_encoder_decoder": True, "text_config": {"model_type": "llama"}}},
+            "it is an encoder's, and plan supports decoders only",
+        ),
+        (
+            {"text_config": PLAIN | {"layer_types": ["full_attention", "sliding_attention"]}},
+            "layer_types has 2 entries for 4 layers",
+        ),
+        ({"model_type": "glm4v_moe_text", "layer_types": ["linear_attention"] * 4}, "layer_types names 'linear_att"),
+        *[
+            ({"quantization_config": {"quant_method": method, name: value}}, f"quantization_config has {name} ")
+            for method, name, value in (
+                ("modelopt", "kv_cache_scheme", {"num_bits": 4, "type": "float"}),
+                ("modelopt", "kv_cache_scheme", {"num_bits": 8, "type": "int"}),
+                ("modelopt", "kv_cache_scheme", {"num_bits": 8, "type": "float"}),
+                ("modelopt", "kv_cache_scheme", {"num_bits": 8, "type": "float", "dynamic": True}),
+                ("compressed-tensors", "kv_cache_scheme", {"num_bits": 8, "type": "float", "strategy": "channel"}),
+                ("compressed-tensors", "kv_cache_scheme", {"num_bits": 8}),
+                ("modelopt", "kv_cache_quant_algo", "NVFP4"),
+                ("modelopt", "kv_cache_quant_algo", "INT8"),
+                ("quark", "kv_cache_scheme", "fp8"),
+            )
+        ],
+        ({"quantization_config": "fp8"}, "quantization_config is 'fp8', it must be one object"),
+        (
+            {"quantization_config": QUANTIZED, "text_config": PLAIN | {"quantization_config": {"quant_method": "x"}}},
+            "quantization_config is {'quant_method': 'modelopt', 'kv_cach..., it must be one object",
+        ),
+    ],
+    ids=str,
+)
+def test_a_harmful_value_of_a_harmless_field_is_refused(fields: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN | fields)
+    with pytest.raises(ConfigError) as raised:
+        load_model(str(path))
+    assert str(raised.value).removeprefix(f"{path}: ").startswith(problem)
 
 
 @pytest.mark.parametrize("row", PUBLIC["unusual"], ids=lambda row: row["name"])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 
 from mini_kv.cli import main
 from mini_kv.core.kv_cache_interface import (
@@ -18,7 +19,8 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.planning.cost import Card
 from mini_kv.planning.fit import bytes_read, make_fit, memory_of, on_card
 from mini_kv.planning.flags import Flags
-from mini_kv.planning.models import Model
+from mini_kv.planning.models import Model, load_model
+from mini_kv.planning.plan_command import HOW_TO_SAY_WEIGHTS
 
 CARD = Card("round", flops=1000, bandwidth=100_000, memory=100_000)
 LAYER = FullAttentionSpec(block_size=10, num_kv_heads=1, head_size=5, dtype_bytes=2)  # 20 bytes per token
@@ -55,6 +57,7 @@ def test_the_requests_that_fit_are_whole_blocks():
     """40,000 bytes are 100 blocks of 400, and a request of 100 tokens needs 10. One is the null block."""
     model = model_of(50_000)
     fit = make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
+    assert fit.config is not None
     assert (fit.bytes_per_block, fit.config.num_blocks, fit.blocks_per_request) == (400, 100, 10)
     assert fit.concurrency == 9.9
 
@@ -193,7 +196,7 @@ def test_the_index_beside_a_config_says_the_weights(tmp_path, capsys):
     assert told["tokens_per_second_of_one"] is not None
 
 
-def test_of_experts_in_a_config_the_active_share_is_not_known(tmp_path, capsys):
+def test_of_experts_that_cannot_be_counted_the_active_share_is_not_known(tmp_path, capsys):
     path = written(
         tmp_path, {**CONFIG, "model_type": "mixtral", "num_local_experts": 8}, {"metadata": {"total_size": 9}}
     )
@@ -201,10 +204,153 @@ def test_of_experts_in_a_config_the_active_share_is_not_known(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["tokens_per_second_of_one"] is None
 
 
+SMALL = CONFIG | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "hidden_size": 30}
+SMALL |= {"intermediate_size": 70, "vocab_size": 100, "tie_word_embeddings": False}
+"""2 layers. Attention has 30 * (4 + 2 + 2 + 4) * 10 = 3,600 parameters, feed-forward 3 * 30 * 70 = 6,300."""
+EXPERTS = SMALL | {"moe_intermediate_size": 20, "num_experts_per_tok": 2}
+"""An expert has 3 * 30 * 20 = 1,800 parameters, and 30 of the router."""
+LATENT = EXPERTS | {"kv_lora_rank": 11, "qk_rope_head_dim": 3, "qk_nope_head_dim": 5, "v_head_dim": 7}
+"""Queries 4 * 8, keys and values 4 * (5 + 7) from 11 numbers, which come from 30 with 3 more, output 4 * 7."""
+GATED = SMALL | {"model_type": "qwen3_5_text", "layer_types": ["linear_attention", "full_attention"]}
+GATED |= {"linear_num_key_heads": 2, "linear_num_value_heads": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "total", "active"),
+    [
+        (SMALL, 2 * 3000 + 2 * (3600 + 6300), None),
+        (SMALL | {"tie_word_embeddings": True}, 3000 + 2 * (3600 + 6300), None),
+        (SMALL | {"model_type": "phi"}, 2 * 3000 + 2 * (3600 + 4200), None),
+        (
+            EXPERTS | {"model_type": "qwen3_moe", "num_experts": 8},
+            6000 + 2 * (3600 + 8 * 1830),
+            6000 + 2 * (3600 + 8 * 30 + 2 * 1800),
+        ),
+        (  # the first layer is listed as one without experts
+            EXPERTS | {"model_type": "qwen3_moe", "num_experts": 8, "mlp_only_layers": [0]},
+            6000 + 3600 + 6300 + 3600 + 8 * 1830,
+            6000 + 3600 + 6300 + 3600 + 8 * 30 + 2 * 1800,
+        ),
+        (  # experts in layer 1, not in layer 0; a shared one of 10
+            EXPERTS
+            | {"model_type": "qwen2_moe", "num_experts": 8}
+            | {"decoder_sparse_step": 2, "shared_expert_intermediate_size": 10},
+            6000 + 3600 + 6300 + 3600 + 8 * 1830 + 900,
+            6000 + 3600 + 6300 + 3600 + 8 * 30 + 2 * 1800 + 900,
+        ),
+        (  # 30 * 32 + 30 * 14 + 11 * 48 + 28 * 30 = 2,748; a dense layer, then one with experts
+            LATENT
+            | {"model_type": "deepseek_v3", "n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1},
+            6000 + 2 * 2748 + 6300 + 8 * 1830 + 1800,
+            6000 + 2 * 2748 + 6300 + 8 * 30 + 2 * 1800 + 1800,
+        ),
+        (  # queries by 6 numbers: 6 * (30 + 32) in the place of 30 * 32
+            LATENT | {"model_type": "deepseek_v3", "n_routed_experts": 8, "q_lora_rank": 6},
+            6000 + 2 * (2748 - 960 + 372 + 8 * 1830),
+            6000 + 2 * (2748 - 960 + 372 + 8 * 30 + 2 * 1800),
+        ),
+        (  # the list says which layers have experts, whatever the number beside it is
+            LATENT
+            | {"model_type": "glm4_moe_lite", "n_routed_experts": 8, "first_k_dense_replace": 2}
+            | {"mlp_layer_types": ["dense", "sparse"]},
+            6000 + 2 * 2748 + 6300 + 8 * 1830,
+            6000 + 2 * 2748 + 6300 + 8 * 30 + 2 * 1800,
+        ),
+        # attention has a gate of 40 more; a state 30 * (2 * 8 + 3 * 15 + 2 * 3) and a convolution of 4 * (16 + 15)
+        (GATED, 6000 + 3600 + 30 * 40 + 30 * 67 + 4 * 31 + 2 * 6300, None),
+    ],
+    ids=str,
+)
+def test_parameters_are_counted_from_the_config(fields, total, active, tmp_path):
+    model = load_model(str(written(tmp_path, fields, None)))
+    assert model.weight_bytes == 2 * total
+    assert model.active_share == (active or total) / total
+    assert model.weights_from == "counted from the config at 2 bytes per parameter"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"vocab_size": None}, "vocab_size is None, it must be a whole number from 1 to 1,000,000,000"),
+        ({"model_type": "jamba"}, "plan does not count the weights of model_type 'jamba'"),
+        ({"model_type": "qwen3_5_text", "attn_output_gate": False}, "attn_output_gate is false, and plan counts "),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "its weights are quantized (awq)"),
+        ({"num_local_experts": 8}, "it has num_local_experts, and plan counts no experts for model_type 'llama'"),
+        ({"intermediate_size": [70, 80]}, "intermediate_size is [70, 80], it must be a whole number from 1 to "),
+        ({"model_type": "qwen2_vl", "tie_word_embeddings": None}, "it does not say clearly whether tie_word_embed"),
+        ({"model_type": "qwen3_moe", "num_experts": 1}, "it does not say moe_intermediate_size"),
+        ({"model_type": "qwen3_moe", "num_experts": 1, "num_local_experts": 2}, "it does not say clearly how many exp"),
+        ({"model_type": "qwen3_moe"}, "it does not say clearly how many experts a layer has"),
+        (
+            LATENT | {"model_type": "glm4_moe_lite", "n_routed_experts": 8, "mlp_layer_types": ["dense"]},
+            "mlp_layer_types is ['dense'], it must be 2 times dense or sparse",
+        ),
+        ({"model_type": "qwen3_5_text", "layer_types": ["mlp", "full_attention"]}, "plan does not count the weights o"),
+        (
+            EXPERTS | {"model_type": "qwen3_moe", "num_experts": 1},
+            "num_experts_per_tok is 2, it must be a whole number from 1 to 1",
+        ),
+        (
+            EXPERTS | {"model_type": "qwen3_moe", "num_experts": 2, "mlp_only_layers": 1},
+            "it does not say clearly which",
+        ),
+        (LATENT | {"model_type": "deepseek_v2", "moe_layer_freq": 2}, "it has moe_layer_freq, and plan does not know"),
+        (
+            LATENT | {"model_type": "deepseek_v3", "v_head_dim": 0},
+            "v_head_dim is 0, it must be a whole number from 1 to",
+        ),
+        ({"text_config": SMALL | {"tie_word_embeddings": True}}, "it does not say clearly whether tie_word_embeddings"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_counted_is_said_and_the_rest_is_planned(fields, why, tmp_path, capsys):
+    """Groups, blocks and a request's bytes need no weights. The room does."""
+    states = {"layer_types": ["linear_attention"] * 2} if fields.get("model_type") == "qwen3_5_text" else {}
+    path = written(tmp_path, SMALL | states | fields, None)
+    assert main(["plan", str(path), "--gpu", "h100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    unknown = f"The room on one H100 is not known, because the weights cannot be counted: {path}: "
+    assert lines[0].startswith(unknown + why)
+    assert lines[1] == HOW_TO_SAY_WEIGHTS
+    assert [line.split()[0] for line in lines if line.startswith(("block", "pool", "request", "conc", "speed"))] == [
+        "block",
+        "request",
+    ]
+    assert main(["plan", str(path), "--gpu", "h100", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    names = ("weight_bytes", "kv_cache_bytes", "num_blocks", "concurrency", "kv_cache_tokens")
+    assert [told[name] for name in names] == [None] * 5
+    assert main(["plan", str(path), "--gpu", "h100", "--weights", "16"]) == 0
+    assert capsys.readouterr().out.startswith("Room for ")
+
+
+def test_the_plan_says_how_the_weights_are_known(tmp_path, capsys):
+    """Counted, without other parts of the model, from the index, or given."""
+    index = {"metadata": {"total_size": 4_000_000_000}}
+    vision = {"text_config": SMALL, "vision_config": {"hidden_size": 9}}
+    said = []
+    for config, beside, flags in [
+        (SMALL | {"hidden_size": 300_000}, None, []),
+        (vision, None, []),
+        (SMALL, index, ["--tensor-parallel-size", "2"]),
+        (SMALL, index, ["--weights", "8"]),
+    ]:
+        assert main(["plan", str(written(tmp_path, config, beside)), "--gpu", "h100", *flags]) == 0
+        said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("weights ")]
+    assert said == snapshot(
+        [
+            "weights      0.5 GB, counted from the config at 2 bytes per parameter: --weights takes another size",
+            "weights      0.0 GB, counted from the config at 2 bytes per parameter, without those of vision_config:"
+            " --weights takes another size",
+            "weights      4.0 GB, from model.safetensors.index.json: --weights takes another size",
+            "weights      8.0 GB, as given: --weights takes another size",
+        ]
+    )
+
+
 @pytest.mark.parametrize(
     ("index", "flags", "said"),
     [
-        (None, ["--gpu", "h100"], " beside its config.json"),
         ({"metadata": {"total_size": "4"}}, [], "metadata.total_size is '4', it must be a number of bytes"),
         ({"metadata": 4}, [], "metadata.total_size is None, it must be a number of bytes"),
         (

@@ -5,6 +5,7 @@ Its sentences are snapshots. After one has been reworded: make snapshots ARGS=mi
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from mini_kv_book.assets import plan_page
 
 from mini_kv.cli import main
 from mini_kv.planning.models import model_names
+from mini_kv.tests.test_config_json import PUBLIC
 
 CASE = {"model": "qwen-3.5-4b", "gpu": "a100", "max-len": "32768", "prompt-tokens": "480"}
 
@@ -126,6 +128,51 @@ def test_a_config_that_was_pasted_is_read_like_a_file(tmp_path: Any, monkeypatch
     assert told["plan"]["error"] == told["why"]["error"]
     assert told["plan"]["error"].startswith("config.json: it has sparse_blocks, which plan does not model yet")
     assert answer(config="{")["plan"]["error"].startswith("config.json: is not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "Llama 3.1 8B",
+            snapshot(
+                [
+                    "Room for 3 requests of 131,072 tokens on one H100.",
+                    "16.1 GB, counted from the config at 2 bytes per parameter",
+                ]
+            ),
+        ),
+        (
+            "Gemma 3 27B",
+            snapshot(
+                [
+                    "Room for 1 request of 131,072 tokens on one H100.",
+                    "54.0 GB, counted from the config at 2 bytes per parameter, without those of vision_config",
+                ]
+            ),
+        ),
+        (
+            "gpt-oss 20b",
+            snapshot(
+                [
+                    "The room on one H100 is not known, because the weights cannot be counted: config.json: plan does"
+                    " not count the weights of model_type 'gpt_oss'.",
+                    "",
+                ]
+            ),
+        ),
+    ],
+)
+def test_a_config_alone_says_its_weights_or_why_not(
+    name: str, says: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers are drawn in any case. A page has no folder in which an index could be."""
+    monkeypatch.chdir(tmp_path)
+    (config,) = [row["config"] for row in PUBLIC["everyday"] if row["name"] == name]
+    plan = answer(config=json.dumps(config), gpu="h100")["plan"]
+    assert [plan["fits"], plan["parameters"]] == says
+    assert plan["known"] is (name != "gpt-oss 20b")
+    assert len(plan["layers"]) == (config.get("text_config") or config)["num_hidden_layers"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.tests.golden.planning import planning_rows
+from mini_kv.traces.commands.why_command import PAGE, more
 
 CONFIGS = {row["name"]: row["config"] for row in planning_rows()}
 
@@ -69,7 +70,7 @@ def test_sparse_layers_and_their_indexers_share_blocks_of_64(
     options: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["why", "deepseek-v3.2", *options]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert capsys.readouterr().out.splitlines()[:-2] == [
         "DeepSeek-V3.2: hits end at multiples of 64 tokens.",
         f"Its blocks have 64 tokens.{why} Its layers keep different amounts per token, but need equally many blocks,"
         " so one table serves them all.",
@@ -124,7 +125,7 @@ def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]
         "The same prompt again is found from 17 tokens on, since its last token is always computed.",
     ]
     assert lines[6].split() == ["100", "96", "96", "96"]
-    assert lines[-1] == "  If a server finds nothing at a length with a number here, the block size is not the reason."
+    assert lines[-3] == "  If a server finds nothing at a length with a number here, the block size is not the reason."
 
 
 @pytest.mark.parametrize(
@@ -167,8 +168,23 @@ def test_kept_windows_help_the_second_request(capsys: pytest.CaptureFixture[str]
     assert main(["why", "gemma-3-27b", "--prompt-tokens", "4000"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[6].split() == ["4,000", "3,984", "0", "4,000"]
-    assert [line.strip() for line in lines[-3:]] == [
+    assert [line.strip() for line in lines[-5:-2]] == [
         "What would help:",
         "--prefix-cache-retention-interval 512",
         "of 4,000 tokens the second request finds 4,000, for more memory",
     ]
+
+
+def test_the_answer_ends_with_the_page_on_other_causes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its file, or by its address if the course has one. Without the book there is no such line."""
+    assert main(["why", "llama-3-8b"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["", f"Other causes of a hit rate of zero: {PAGE}"]
+    assert more(tmp_path) == []
+    page, course = tmp_path / PAGE, tmp_path / "book/course.toml"
+    page.parent.mkdir(parents=True)
+    page.write_text("# Why?\n", encoding="utf-8")
+    assert more(tmp_path) == ["", f"Other causes of a hit rate of zero: {PAGE}"]
+    for site in ("https://kv.example.edu/course", "https://kv.example.edu/course/"):
+        course.write_text(f'name = "mini_kv"\nsite = "{site}" # of the book\n', encoding="utf-8")
+        address = "https://kv.example.edu/course/answers/hit-rate-is-zero/"
+        assert more(tmp_path) == ["", f"Other causes of a hit rate of zero: {address}"]

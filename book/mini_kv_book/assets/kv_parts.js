@@ -33,6 +33,38 @@ export function keep(key, value) {
   }
 }
 
+let address = ""; // what `keepAddress` wrote last
+
+/** Write a page's fields behind the # of its address. */
+export function keepAddress(fields) {
+  address = `#${new URLSearchParams(fields)}`;
+  history.replaceState(history.state, "", address);
+}
+
+/** Tell the listener the fields in the address, now and after each change. It returns whether they are its own. If they
+ *  are not, a heading's link was clicked: the page's fields take its place, so that a reload finds them. */
+export function onAddress(listener) {
+  const read = () => {
+    const isOwn = listener(Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
+    if (!isOwn && address) history.replaceState(history.state, "", address);
+  };
+  addEventListener("hashchange", read);
+  read();
+}
+
+/** The text of a stream. It throws a RangeError for more than so many bytes: a small packed file can hold gigabytes. */
+export async function textOf(stream, mostBytes) {
+  const reader = stream.getReader();
+  const pieces = [];
+  let size = 0;
+  for (let read = await reader.read(); !read.done; read = await reader.read()) {
+    size += read.value.length;
+    if (size > mostBytes) throw new RangeError(`more than ${mostBytes} bytes`);
+    pieces.push(read.value);
+  }
+  return new Blob(pieces).text();
+}
+
 export const LOOK = `
 :host { display: block; margin: 1em 0; --line: light-dark(#c9ced6, #4a5160); --soft: light-dark(#f3f4f7, #262b36);
   --accent: light-dark(#1c4f9c, #9cc2ff); --pass: light-dark(#00614a, #5fd3ae); --fail: light-dark(#a03400, #ffab7a);

@@ -3,7 +3,7 @@
  * The fence (mini_kv_book/plan.py) writes the first answer and the choices as JSON. The first change loads Python. The
  * fields are kept behind the # of the address, which no server sees; a config.json is packed there, too.
  */
-import { button, LOOK, make } from "./kv_parts.js";
+import { button, keepAddress, LOOK, make, onAddress, textOf } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
 
 const LARGEST_FILE = 1 << 20; // as mini_kv reads it
@@ -27,8 +27,7 @@ class KvPlan extends HTMLElement {
     this.#fields = { ...this.#about.cases[0][0] };
     this.#fill();
     this.#show(this.#about.first);
-    this.#openAddress();
-    addEventListener("hashchange", () => this.#openAddress());
+    onAddress((given) => this.#openAddress(given));
   }
 
   disconnectedCallback() {
@@ -59,7 +58,6 @@ class KvPlan extends HTMLElement {
       this.#number("num-speculative-tokens", "drafts per step", "0"),
       this.#choice("gdn-prefill-backend", "--gdn-prefill-backend", [["", "the GPU's"], ...backends.map((name) => [name, name])]),
       this.#number("max-num-batched-tokens", "--max-num-batched-tokens", "vLLM's for the GPU"),
-      this.#number("weights", "GB of weights", "the model's"),
       this.#number("gpu-memory-utilization", "--gpu-memory-utilization", "0.92"),
     ];
     this.more = make("details", {}, make("summary", {}, "More of vLLM's flags"), make("div", { class: "fields" }, ...flags));
@@ -68,10 +66,13 @@ class KvPlan extends HTMLElement {
     this.slider = make("input", { type: "range", min: "1", step: "1", "aria-label": "Shared tokens", oninput: () => this.#slid() });
     const shared = make("div", { class: "shared" }, this.#number("prompt-tokens", "Tokens that requests share", ""), this.slider);
     this.told = make("p", { class: "status", role: "status" });
+    this.room = make("section", { "aria-label": "Room" });
+    this.weights = this.#number("weights", "Weights, GB", "the model's");
+    this.weights.classList.add("weights");
     this.plan = make("section", { "aria-label": "Will it fit?" });
     this.why = make("section", { "aria-label": "What can be found?" });
     this.strip = make("div", { class: "strip" });
-    const answers = make("div", { class: "answers" }, this.told, this.plan, make("h3", {}, "What can requests find?"), shared, this.strip, this.why);
+    const answers = make("div", { class: "answers" }, this.told, this.room, this.weights, this.plan, make("h3", {}, "What can requests find?"), shared, this.strip, this.why);
     const chips = cases.map(([fields, words]) => button(words, () => this.#take(fields)));
     const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...chips);
     this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, form, answers)));
@@ -127,9 +128,14 @@ class KvPlan extends HTMLElement {
 
   // ---- The address -------------------------------------------------------------------------------------------------------
 
-  async #openAddress() {
-    const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-    if (!Object.keys(given).some((name) => this.#root.querySelector(`[name="${CSS.escape(name)}"]`))) return;
+  /** Ask what the address says; return whether it has fields of this page. */
+  #openAddress(given) {
+    const isOwn = Object.keys(given).some((name) => this.#root.querySelector(`[name="${CSS.escape(name)}"]`));
+    if (isOwn) this.#openFields(given);
+    return isOwn;
+  }
+
+  async #openFields(given) {
     if (given.config) given.config = await unpacked(given.config).catch(() => "");
     if (JSON.stringify(given) === JSON.stringify(filled(this.#fields))) return;
     this.#fields = given;
@@ -142,7 +148,7 @@ class KvPlan extends HTMLElement {
     const asked = JSON.stringify(fields);
     if (fields.config) fields.config = await packed(fields.config);
     if (asked !== JSON.stringify(filled(this.#fields))) return; // typed meanwhile: the next answer keeps the address
-    history.replaceState(history.state, "", `#${new URLSearchParams(fields)}`);
+    keepAddress(fields);
   }
 
   // ---- Questions and answers ---------------------------------------------------------------------------------------------
@@ -187,7 +193,9 @@ class KvPlan extends HTMLElement {
   }
 
   #show({ plan, why }) {
-    this.plan.replaceChildren(...(plan.error ? [problem(plan)] : planned(plan)));
+    this.room.replaceChildren(...(plan.error ? [make("p", { class: "problem" }, plan.error)] : room(plan)));
+    this.weights.hidden = !this.#fields.weights && (!plan.card || Boolean(this.#fields.memory));
+    this.plan.replaceChildren(...(plan.error ? [commanded(plan.command)] : planned(plan)));
     this.why.replaceChildren(...(why.error ? [problem(why)] : found(why)));
     const [row] = why.rows ?? [];
     this.strip.replaceChildren(...(row ? strip(row, why.unit) : []));
@@ -204,13 +212,19 @@ const commanded = (command) => make("pre", {}, make("code", {}, command));
 
 // ---- Will it fit ---------------------------------------------------------------------------------------------------------
 
+/** The answer in a sentence, and how a GPU's memory is used. The field for the weights comes after it. */
+function room(plan) {
+  return [
+    make("p", { class: "big" }, plan.fits),
+    ...(plan.card && plan.known ? [bar(plan)] : []),
+    ...(plan.parameters ? [make("p", { class: "small" }, `Weights: ${plan.parameters}.`)] : []),
+  ];
+}
+
 function planned(plan) {
   const figures = plan.figures.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
   return [
-    make("p", { class: "big" }, plan.fits),
-    ...(plan.card ? [bar(plan)] : []),
     ...(plan.speed ? [make("p", {}, `Speed: ${plan.speed}.`)] : []),
-    ...(plan.parameters ? [make("p", {}, `Weights: ${plan.parameters}.`)] : []),
     ...(plan.cut ? [make("p", {}, plan.cut)] : []),
     make("figure", {}, columns(plan), legend(plan)),
     make("details", {}, make("summary", {}, "Figures and source"), make("dl", {}, ...figures), make("p", {}, plan.source)),
@@ -337,18 +351,10 @@ async function packed(text) {
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
-/** The text in an address. It throws for one that is longer than a file may be: a short address can hold gigabytes. */
+/** The text in an address. It throws for one that is longer than a file may be. */
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (sign) => sign.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
-  const pieces = [];
-  let size = 0;
-  for (let read = await reader.read(); !read.done; read = await reader.read()) {
-    size += read.value.length;
-    if (size > LARGEST_FILE) throw new RangeError("more than 1 MiB");
-    pieces.push(read.value);
-  }
-  return new Blob(pieces).text();
+  return textOf(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")), LARGEST_FILE);
 }
 
 const STYLE = `${LOOK}
@@ -390,6 +396,7 @@ input[type=range] { padding: 0; accent-color: var(--accent) }
 .piece { height: 2.2em; font: .75em/1.5 var(--mono); display: flex; align-items: center; justify-content: center; overflow: hidden;
   background: repeating-linear-gradient(45deg, var(--soft) 0 5px, light-dark(#d5d9e0, #3a4150) 5px 10px) }
 .piece span { background: var(--bg); padding: 0 .4em; border-radius: 3px }
+.weights { max-width: 15em; margin-bottom: .8em } .weights input { width: 100% }
 .small { font-size: .85em; color: var(--todo); margin: 0 0 .8em }
 .piece.swatch { display: inline-block; width: 1.6em; height: 1em; vertical-align: -.1em; border: 1px solid var(--todo) }
 .piece.found { background: light-dark(#cde4f6, #0d4f7c); border-bottom: 5px solid var(--pass) }

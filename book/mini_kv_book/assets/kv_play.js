@@ -5,7 +5,7 @@
  * somebody sends, are the same thing: a new engine that does it all again.
  */
 import { GpuKV, hasGpu, openGpu } from "./kv_gpu.js";
-import { button, LOOK, make } from "./kv_parts.js";
+import { button, keepAddress, LOOK, make, onAddress } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
 import { readWeights, Runner } from "./kv_runner.js";
 
@@ -45,8 +45,7 @@ class KvPlay extends HTMLElement {
     this.#build();
     this.#take(this.#about.cases[0][0]);
     this.#later(() => this.#reset());
-    this.#openAddress();
-    addEventListener("hashchange", () => this.#openAddress());
+    onAddress((given) => this.#openAddress(given));
   }
 
   disconnectedCallback() {
@@ -408,7 +407,7 @@ class KvPlay extends HTMLElement {
 
   async #copy(textOf) {
     if (!navigator.clipboard) throw new Error("The browser does not let this page copy. Copy the address from its address bar.");
-    this.#keepAddress(); // a link to a heading may have taken its place
+    this.#keepAddress();
     await navigator.clipboard.writeText(textOf(location.href));
     this.#say("Copied: your texts and steps are in the address.");
   }
@@ -419,14 +418,13 @@ class KvPlay extends HTMLElement {
     const changed = Object.entries(this.#levers).filter(([name, value]) => value !== this.#about.levers[name]);
     const fields = { ...Object.fromEntries(changed), ...(this.#model !== "tiny" && { model: this.#model }) };
     for (const name of BOXES) if (this.boxes[name].words.value) fields[name] = this.boxes[name].words.value;
-    const address = new URLSearchParams({ ...fields, steps: String(this.#steps), done: JSON.stringify(this.#done) });
-    history.replaceState(history.state, "", `#${address}`);
+    keepAddress({ ...fields, steps: String(this.#steps), done: JSON.stringify(this.#done) });
   }
 
-  #openAddress() {
-    const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  /** Play what the address says; return whether it has a run of this page. */
+  #openAddress(given) {
     const done = doneOf(given.done);
-    if (!done) return;
+    if (!done) return false;
     this.#choose(given);
     for (const name of BOXES) this.boxes[name].words.value = given[name] ?? "";
     const steps = Math.min(Math.max(0, Number(given.steps) || 0), MOST_STEPS);
@@ -434,6 +432,7 @@ class KvPlay extends HTMLElement {
       await this.#reset();
       if (steps || done.length) await this.#goTo(steps, done);
     });
+    return true;
   }
 }
 

@@ -3,9 +3,10 @@
  * The file is read by Python in a worker of this page (session_page.py), and goes nowhere else. Without scripts the
  * element's own children say how to read it in a terminal.
  */
-import { button, LOOK, make } from "./kv_parts.js";
+import { button, LOOK, make, textOf } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
 
+const LARGEST_FILE = 200_000_000; // bytes, unpacked
 const STEP_MS = 450;
 const SILENCE_MS = 120_000; // a large file takes a while, and no code of a reader runs that may never end
 const EXAMPLES = { "claude-code": "Claude Code", codex: "Codex" };
@@ -90,10 +91,11 @@ class KvSession extends HTMLElement {
     try {
       const packed = file.name.endsWith(".gz");
       const stream = packed ? file.stream().pipeThrough(new DecompressionStream("gzip")) : file.stream();
-      const text = await new Response(stream).text();
+      const text = await textOf(stream, LARGEST_FILE);
       if (number === this.#opened) this.#ask({ name: file.name }, text);
-    } catch {
-      this.#say(`${file.name} cannot be read.`);
+    } catch (error) {
+      const why = error instanceof RangeError ? "has more than 200 MB: give a part of it" : "cannot be read";
+      this.#say(`${file.name} ${why}.`);
     }
     this.picker.value = ""; // so that the same file can be chosen again
   }

@@ -99,6 +99,7 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
     memory = fit.memory
     return {
         "fits": plan_command.fits(fit),
+        "known": fit.config is not None,
         "speed": plan_command.speed(fit),
         "parameters": plan_command.weights(fit),
         "cut": " ".join(plan_command.lines_of_cut(args.model, fit.flags)).strip(),
@@ -108,18 +109,25 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
         "kv": memory.kv,
         "rest": memory.rest,
         "figures": [
-            ["blocks in the pool", f"{fit.config.num_blocks:,}"],
             ["bytes per block", f"{fit.bytes_per_block:,}"],
             [f"blocks per request of {fit.max_len:,} tokens", f"{fit.blocks_per_request:,}"],
-            ["such requests at once", plan_command.two_decimals(fit.concurrency)],
-            ["tokens of all of them (vLLM: KV cache size)", f"{fit.capacity:,}"],
             ["tokens in flight, for which windows reserve blocks", f"{fit.step:,}"],
+            *([] if fit.config is None else _room(fit, fit.config.num_blocks)),
         ],
         "layers": _layers(fit),
         "groups": _groups(fit),
         "caption": _caption(fit),
         "source": fit.model.source,
     }
+
+
+def _room(fit: Fit, num_blocks: int) -> list[list[str]]:
+    """Return the figures of a pool of known size."""
+    return [
+        ["blocks in the pool", f"{num_blocks:,}"],
+        ["such requests at once", plan_command.two_decimals(fit.concurrency)],
+        ["tokens of all of them (vLLM: KV cache size)", f"{fit.capacity:,}"],
+    ]
 
 
 def _layers(fit: Fit) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ def build(site: Path, tree: Path = ROOT, **env: str) -> subprocess.CompletedProc
 
 
 def page_names(site: Path) -> list[str]:
-    """Return the addresses of all pages, below the site's."""
-    folders = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))
+    """Return the addresses of all pages, below the site's. A page that only leads to another is not one."""
+    pages = [path for path in site.rglob("index.html") if b'http-equiv="refresh"' not in path.read_bytes()]
+    folders = sorted(path.parent.relative_to(site).as_posix() for path in pages)
     return ["" if folder == "." else f"{folder}/" for folder in folders]

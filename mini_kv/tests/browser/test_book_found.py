@@ -106,29 +106,52 @@ load(path.basename(worker));
 (async () => {
   const data = JSON.parse(fs.readFileSync(index, "utf8"));
   await hear({ data: { type: 0, data: { ...data, options: { suggest: true } } } });
-  const lost = [];
+  const found = {};
   for (const word of JSON.parse(words)) {
     await hear({ data: { type: 2, data: word } });
-    if (answer.items.length === 0) lost.push(word);
+    found[word] = answer.items.map(([best]) => best.location.split("#")[0]);
   }
-  console.log(JSON.stringify(lost));
+  console.log(JSON.stringify(found));
 })();
 """
 """Asks the theme's worker for each word, as a page does. An error of lunr is an answer without a page."""
+ASKED = {
+    "hit rate zero": "answers/hit-rate-is-zero/",
+    "prefix cache hit rate 0 hybrid model": "answers/hit-rate-is-zero/",
+    "Prefix cache hit rate: 0.0%": "answers/hit-rate-is-zero/",
+    "GPU KV cache size": "fit/",
+    "maximum concurrency": "fit/",
+    "no available memory for the cache blocks": "fit/",
+}
+"""What a reader of vLLM's log types, and the page that answers it."""
+
+
+def asked(site: Path, texts: list[str]) -> dict[str, list[str]]:
+    """Return the pages that the search names for each text, the best first."""
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.js")
+    index = site / "search/search_index.json"
+    command = ["node", "-e", ASK, str(worker), str(index), json.dumps(texts)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
 
 
 def test_each_taught_word_is_found_in_both_languages(site):
-    asked = {word for those in words().values() for word in those} | set(glossary()) | set(glossary().values())
-    assert len(asked) > 250
-    (worker,) = (site / "assets/javascripts/workers").glob("search.*.js")
-    index = site / "search/search_index.json"
-    done = subprocess.run(
-        ["node", "-e", ASK, str(worker), str(index), json.dumps(sorted(asked))],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    assert json.loads(done.stdout) == []
+    taught = {word for those in words().values() for word in those} | set(glossary()) | set(glossary().values())
+    assert len(taught) > 250
+    assert [word for word, pages in asked(site, sorted(taught)).items() if not pages] == []
+
+
+def test_a_line_of_vllm_s_log_leads_to_the_page_that_answers_it(site):
+    assert {text: pages[0] for text, pages in asked(site, list(ASKED)).items()} == ASKED
+
+
+def test_pages_of_the_engine_come_after_pages_of_prose(site):
+    for text, pages in asked(site, ["speculative", "scheduler", "free queue", "block hash", "sampling"]).items():
+        is_api = [page.startswith("api/") for page in pages]
+        assert is_api == sorted(is_api), text
+    pages = asked(site, ["speculative"])["speculative"]
+    assert "chapters/15-from-prompt-to-text/" in pages[:2]
 
 
 def indexed_text(page: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.tests.golden.planning import planning_rows
+from mini_kv.tests.test_config_json import PUBLIC
 
 DOCS = Path(__file__).parents[3] / "book" / "docs"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
@@ -126,7 +127,11 @@ def test_a_pasted_config_is_read_and_stays_in_the_address(show, serve, site, ope
     fill(page, "Model", "")
     assert page.locator("kv-plan .status").inner_text() == "Paste a config.json, or open one. It stays in this page."
     fill(page, "Its text", json.dumps(QWEN))
-    assert said(page)[0].startswith("the size of the weights of qwen3_5_text is not known: give --weights in GB")
+    assert said(page)[0].endswith("the weights cannot be counted: config.json: it does not say vocab_size.")
+    assert page.locator("kv-plan svg g").count() == 32
+    fill(page, "Weights, GB", "8")
+    assert said(page)[0] == "Room for 54 requests of 32,768 tokens on one A100."
+    fill(page, "Weights, GB", "")
     fill(page, "GPU", "")
     assert said(page)[0].startswith("Room for ")
     assert said(page)[1] == "480 shared tokens are shorter than a block of 576: nothing can be found."
@@ -170,6 +175,23 @@ def test_the_address_opens_the_question(show):
     )
     assert said(page)[1] == "Of 9,000 shared tokens, the second request finds 8,320 and computes the other 680 again."
     assert page.get_by_label("GPU", exact=True).input_value() == "h200"
+
+
+def test_a_heading_s_link_does_not_take_the_question_out_of_the_address(show):
+    page = show("#model=llama-3-8b&gpu=h100&prompt-tokens=9000")
+    page.evaluate("location.hash = 'ask'")
+    page.wait_for_function("location.hash.includes('prompt-tokens=9000')", timeout=5_000)
+
+
+def test_a_plain_config_needs_nothing_beside_it(show):
+    """Llama 3.1 8B. The field for other weights is in the answer, not behind "More of vLLM's flags"."""
+    (config,) = [row["config"] for row in PUBLIC["everyday"] if row["name"] == "Llama 3.1 8B"]
+    page = show()
+    fill(page, "Model", "")
+    fill(page, "Its text", json.dumps(config))
+    assert page.locator("kv-plan .memory .part").first.inner_text() == "weights\n16.1 GB"
+    page.get_by_text("Weights: 16.1 GB, counted from the config at 2 bytes per parameter.").wait_for()
+    assert page.get_by_label("Weights, GB", exact=True).is_visible()
 
 
 def test_an_address_that_is_none_of_the_page_s_changes_nothing(show):

@@ -252,11 +252,12 @@ def test_a_case_that_is_chosen_is_in_the_address(show):
     page.wait_for_function("() => location.hash.includes('model=tiny_windows')", timeout=5_000)
 
 
-def test_the_copied_address_holds_the_run_although_a_heading_was_visited(show):
+def test_the_address_holds_the_run_although_a_heading_was_visited(show):
     page = show()
     make_steps(page, 1, 2)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.evaluate("location.hash = 'the-engine'")
+    page.wait_for_function("location.hash.includes('steps=2')", timeout=5_000)
     press(page, "Copy its address")
     page.get_by_text("Copied: your texts and steps are in the address.").wait_for()
     assert "steps=2" in page.evaluate("navigator.clipboard.readText()")

@@ -138,6 +138,15 @@ def test_a_file_of_ones_own_is_read_and_nothing_is_sent(show, packed):
     assert sent == []
 
 
+def test_a_small_packed_file_that_holds_gigabytes_is_not_unpacked(show):
+    page = show()
+    bomb = gzip.compress(bytes(200_000_001), compresslevel=1)
+    page.locator("kv-session input[type=file]").set_input_files(
+        {"name": "zeros.jsonl.gz", "mimeType": "application/gzip", "buffer": bomb}
+    )
+    page.get_by_text("zeros.jsonl.gz has more than 200 MB: give a part of it.").wait_for(timeout=60_000)
+
+
 def test_a_wrong_file_ends_in_a_sentence_with_its_line(show):
     page = show()
     page.locator("kv-session input[type=file]").set_input_files(

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
+from pathlib import Path
 from typing import Any
 
 from mini_kv.core.block import BlockHash
@@ -27,6 +29,8 @@ LONGEST = 10_000_000
 """Tokens of the longest prompt: its blocks are made and looked up one by one."""
 LEAST_INTERVAL = 512
 """Tokens from one kept window or state to the next. With fewer, they would use most of the memory."""
+PAGE = "book/docs/answers/hit-rate-is-zero.md"
+"""The book's page on the causes of a hit rate of zero."""
 TAIL = 1_000
 """Tokens that are different in each request, after the shared ones."""
 
@@ -55,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_dict(blocks, rows), indent=2))
     else:
-        print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]))
+        lines = [*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]
+        print("\n".join([*lines, *more(Path(__file__).parents[3])]))
     return 0
 
 
@@ -261,6 +266,21 @@ def _finer(model: str, blocks: Blocks) -> list[str]:
         better.append(f"  {'--prefix-match-unit N':<30} hits at multiples of N, which must divide {blocks.unit:,}")
         better.append(f"  {'':<30} (from vLLM's documentation: mini_kv does not model it)")
     return better
+
+
+def more(root: Path) -> list[str]:
+    """Return a line that names the book's page on a hit rate of zero, or nothing without the book.
+
+    Args:
+        root: of the checkout. If its `book/course.toml` has the book's address, the line has the page's.
+    """
+    page, course = root / PAGE, root / "book/course.toml"
+    if not page.is_file():
+        return []
+    settings = course.read_text(encoding="utf-8") if course.is_file() else ""
+    site = re.search(r'^site = "(https://[^"]+)"', settings, re.MULTILINE)
+    place = f"{site[1].rstrip('/')}/{page.parent.name}/{page.stem}/" if site else PAGE
+    return ["", f"Other causes of a hit rate of zero: {place}"]
 
 
 def as_dict(blocks: Blocks, rows: Sequence[Hits]) -> dict[str, Any]:

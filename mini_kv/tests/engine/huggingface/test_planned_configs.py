@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import CONFIG_MAPPING, PretrainedConfig
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
@@ -17,15 +18,27 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from mini_kv.planning.config_json import FIELDS
+from mini_kv.planning.config_json import FIELDS, read_config
 from mini_kv.planning.models import load_model
+from mini_kv.tests.golden.planning import planning_rows
 from mini_kv.tests.test_config_json import PUBLIC
 
 RULES = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
 KNOWN, STATES = RULES["model_types"], RULES["states"]
+PLANNED = [row for row in planning_rows() if not row["flags"]]
 KEEPS_NO_KV = ("linear_attention", "mamba", "conv", "mlp", "moe")
 ELSEWHERE = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types that transformers reads with another type's class, or keeps in a part of the file."""
+SAME_WEIGHTS = {
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_omni_moe_text": "qwen3_moe",
+}
+"""Types of a part of a model, and the type of the same decoder alone."""
 NOT_READ = {"mimo_v2_flash", "deepseek_v4", "kimi_linear", "nemotron-nas"}
 """Types whose published files have fields that vLLM reads and transformers does not, or reads otherwise."""
 NO_DEFAULT_LAYERS = {"lfm2_moe", *NOT_READ}
@@ -98,6 +111,7 @@ def one_layer(config: Any, index: int, kind: str) -> tuple[str, int, int, int]:
 
 
 def text_part(config: PretrainedConfig) -> Any:
+    config = getattr(config, "thinker_config", None) or config
     return getattr(config, "text_config", None) or config
 
 
@@ -134,6 +148,44 @@ def test_a_published_model_is_planned_as_transformers_reads_it(row: dict[str, An
         return
     reference = text_part(CONFIG_MAPPING[ELSEWHERE.get(values["model_type"], values["model_type"])].from_dict(values))
     assert planned(written(tmp_path, values)) == said_by_transformers(reference)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in PLANNED if row["config"].get("model_type") not in ELSEWHERE], ids=lambda row: row["name"]
+)
+def test_counted_parameters_are_those_of_transformers_model(row: dict[str, Any], tmp_path: Path) -> None:
+    """But for biases and norms, at most 0.04 %: weights without numbers, made from the same file."""
+    values = read_config(written(tmp_path, row["config"]))
+    if "weights_unknown" in values:
+        return
+    part = row["config"].get("thinker_config", row["config"])
+    text = part.get("text_config", part)
+    tied = {name: part[name] for name in ("tie_word_embeddings",) if name in part}
+    config = CONFIG_MAPPING[SAME_WEIGHTS.get(text["model_type"], text["model_type"])].from_dict(tied | text)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    assert values["weight_bytes"] / 2 == pytest.approx(whole, rel=0.0004)
+
+
+@pytest.mark.parametrize("model_type", sorted(RULES["weights"].keys() - ELSEWHERE.keys()))
+def test_counted_parameters_are_those_of_transformers_default_model(model_type: str, tmp_path: Path) -> None:
+    values = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    others = {"tie_word_embeddings": False, "num_key_value_heads": values["num_attention_heads"]}
+    if "kv_lora_rank" not in values:
+        others["head_dim"] = values["hidden_size"] // values["num_attention_heads"] // 2 * 2
+    if "num_experts_per_tok" in values:
+        others["num_experts_per_tok"] = 1
+    said = others | {name: value for name, value in values.items() if value is not None}
+    counted = read_config(written(tmp_path, said))
+    alone = SAME_WEIGHTS.get(model_type, model_type)
+    config = CONFIG_MAPPING[alone].from_dict(said | {"model_type": alone})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    assert counted["weight_bytes"] / 2 == pytest.approx(whole, rel=0.0005)
 
 
 @pytest.mark.slow
