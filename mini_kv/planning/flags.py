@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheSpec
@@ -36,12 +37,22 @@ class Flags:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the model, and the arguments that `read_flags` reads."""
-    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of: {', '.join(model_names())}")
+    parser.add_argument("model", metavar="MODEL", help="a config.json, or a name that --list prints")
+    parser.add_argument("--list", action=_ListModels, nargs=0, help="print the names of models, and plan nothing")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     parser.add_argument(
         "--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)"
     )
     add_card_flags(parser)
+
+
+class _ListModels(argparse.Action):
+    """Prints the names of models and ends the command, which then needs no model."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and exit."""
+        print("\n".join(model_names()), flush=True)
+        parser.exit()
 
 
 def add_card_flags(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,8 @@ from mini_kv.cli import main
 from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.labkit.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
 from mini_kv.labkit.export import progress_page
-from mini_kv.labkit.lab import load_lab, pip
+from mini_kv.labkit.lab import load_lab
+from mini_kv.messages import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML
 from mini_kv.viz.figure import page, spans_data
 
@@ -69,7 +70,7 @@ def test_a_puzzle_that_was_solved_is_remembered(
     said = capsys.readouterr()
     assert "Solved in 2 calls." in said.out
     assert said.err.startswith(
-        "mini-kv puzzle: no puzzle 'make-rom'; did you mean make-room? there are: twelve-of-sixteen"
+        "mini-kv puzzle: no puzzle 'make-rom'; did you mean make-room? there are: make-room, twelve-of-"
     )
     assert main(["puzzle"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "solved" in line] == [

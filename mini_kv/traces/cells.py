@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.interrupts import ignored_by_children
 from mini_kv.typed_numbers import whole_number
 
 Shared = TypeVar("Shared")
@@ -97,7 +98,9 @@ def _run_elsewhere(function: Callable[[Any, Cell], Result], packed: bytes, cells
         total=len(cells), unit="cell", leave=False, disable=None
     ) as bar:  # None: no bar where there is no terminal
         parallel = joblib.Parallel(return_as="generator", batch_size=1)
-        for result in parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells):
+        with ignored_by_children():  # they start here, and end with `_processes`
+            finished = parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells)
+        for result in finished:
             results.append(result)
             bar.update()
     return results

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TextIO
 
 from mini_kv.labkit.commands import write_page
-from mini_kv.labkit.lab import all_labs, find_checkout, find_lab, shown
+from mini_kv.labkit.lab import all_labs, find_checkout, find_lab
 from mini_kv.labkit.questions.made import Five, Learner, five_questions
 from mini_kv.labkit.questions.question import LABS, Question, is_answer
 from mini_kv.labkit.questions.sheet import MARKS, sheet
+from mini_kv.messages import listed, shown
 from mini_kv.typed_numbers import whole_number
 
 MAX_NUMBER = 999_999
@@ -75,7 +76,7 @@ def _make(args: argparse.Namespace) -> Five:
     if args.lab is not None:
         lab_ids = [find_lab(args.lab, root).lab_id]
         if lab_ids[0] not in LABS:
-            raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {', '.join(LABS)}")
+            raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {listed(LABS)}")
     return five_questions(Learner(args.labs, all_labs(root), Path.cwd()), args.seed, lab_ids)
 
 
