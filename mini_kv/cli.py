@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import groupby
@@ -160,6 +160,23 @@ def _unknown(verb: str) -> str:
     return f"Play is a page of the book: {play_address(Path.cwd())}. In a terminal: mini-kv generate 'A block is'"
 
 
+class _Help(argparse.HelpFormatter):
+    """Help that fits a screen: many options are one word of the usage."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[Any],
+        prefix: str | None = None,
+    ) -> None:
+        """Add the usage. More than eight options are `[options]`."""
+        words = [action for action in actions if not action.option_strings]
+        many = argparse.Action(["[options]"], "options", nargs=0, required=True)
+        is_long = len(list(actions)) - len(words) > 8
+        super().add_usage(usage, [many, *words] if is_long else actions, [] if is_long else groups, prefix)
+
+
 def build_parser(verb: str | None) -> argparse.ArgumentParser:
     """Return the parser of all verbs, with the arguments of this one."""
     parser = argparse.ArgumentParser(
@@ -171,7 +188,7 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mini-kv {__version__}")
     verbs = parser.add_subparsers(dest="command", metavar="VERB", help="one of these; its options: mini-kv help VERB")
     for name, (_, about, package, joined) in VERBS.items():
-        parser_of_verb = verbs.add_parser(name, description=f"{about[0].upper()}{about[1:]}.")
+        parser_of_verb = verbs.add_parser(name, description=f"{about[0].upper()}{about[1:]}.", formatter_class=_Help)
         if name == verb:
             module = import_module(f"mini_kv.{package}.{name.replace('-', '_')}_command")
             module.add_arguments(parser_of_verb)

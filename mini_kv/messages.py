@@ -13,8 +13,6 @@ from typing import TextIO
 
 MOST_NAMES = 8
 """The most names in a message."""
-WIDTH = 100
-"""Width of lines that are not printed on a terminal, but into a file or a page of the book."""
 _LABEL = re.compile(r" *(?:\S+(?: \S+)*  +)?")
 """What is left of a line's text: spaces, or a label and the spaces after it."""
 
@@ -66,11 +64,14 @@ def install_extra(extra: str, make: str = "make test") -> str:
 
 
 def wrapped(lines: Iterable[str], out: TextIO) -> Iterator[str]:
-    """Yield the lines, broken at the width of the terminal, or at `WIDTH` elsewhere.
+    """Yield the lines, on a terminal broken at its width.
 
     A further line begins below the text of the first one, to the right of its label.
     """
-    width = max(40, shutil.get_terminal_size().columns - 1) if out.isatty() else WIDTH
+    if not out.isatty():
+        yield from lines
+        return
+    width = max(40, shutil.get_terminal_size().columns - 1)
     for line in lines:
         label = _LABEL.match(line)
         indent = min(len(label[0]) if label else 0, width // 2)

@@ -53,11 +53,13 @@ def test_a_mistyped_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_story_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """All names, each with its title."""
+    """All names, each with its title; the one to begin with is marked."""
     assert main(["story"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "type  mini-kv story NAME  with one of these, or with a lab's number and a test"
-    assert [line.split(maxsplit=1) for line in lines] == [[n, load_scenario(n).title] for n in scenario_names()]
+    told = [line.removesuffix("   <- begin here").split(maxsplit=1) for line in lines]
+    assert told == [[n, load_scenario(n).title] for n in scenario_names()]
+    assert [line.split()[0] for line in lines if line.endswith("<- begin here")] == ["share-and-evict"]
 
 
 def test_a_puzzle_that_was_solved_is_remembered(

@@ -24,17 +24,10 @@ Result = TypeVar("Result")
 
 def add_cell_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the place of the run: `jobs` and `dask` of `run_cells`."""
-    parser.add_argument(
-        "--jobs",
-        type=whole_number(1, 1000),
-        metavar="N",
-        help="processes to share the work (default: one per core with the extra sweep)",
-    )
-    parser.add_argument(
-        "--dask",
-        metavar="ADDRESS",
-        help="share the work over a Dask cluster that you trust, such as tcp://10.0.0.1:8786",
-    )
+    group = parser.add_argument_group("several processes")
+    about = "processes (default: one per core with the extra sweep)"
+    group.add_argument("--jobs", type=whole_number(1, 1000), metavar="N", help=about)
+    group.add_argument("--dask", metavar="ADDRESS", help="a Dask cluster that you trust: tcp://10.0.0.1:8786")
 
 
 def run_cells(
