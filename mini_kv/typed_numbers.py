@@ -12,6 +12,8 @@ Standard library only.
 import argparse
 from collections.abc import Callable
 
+from mini_kv.messages import shown
+
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Return a function that reads a whole number, for `add_argument(type=...)`."""
@@ -22,7 +24,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
                 return value
         except ValueError:
             pass
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from {least:,} to {most:,}")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from {least:,} to {most:,}")
 
     return read
 
@@ -36,10 +38,6 @@ def number_above_zero(most: float) -> Callable[[str], float]:
                 return value
         except ValueError:
             pass
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number above 0, and at most {most:,}")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0, and at most {most:,}")
 
     return read
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."

@@ -27,138 +27,70 @@ LARGEST = 1_000_000
 """The largest value of every whole number except the seed. A pool of this many blocks takes a second to make."""
 MOST_ANSWERS = 1000
 """The largest `--n`."""
+DISK_CAPACITY = 1024
+"""MiB of `--disk-tier`, if nothing is given."""
 MOST_BYTES = 64 << 20
 """The largest file that prompts are read from."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_generate` reads."""
-    parser.add_argument(
-        "prompts",
-        metavar="PROMPT",
-        nargs="*",
-        help="a text to continue; several run in one batch (error messages call the first one request '0')",
-    )
-    parser.add_argument(
-        "--prompts",
-        dest="files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="prompts from a file, one per line, or from standard input: -; may be given several times",
-    )
-    parser.add_argument("--chat", action="store_true", help="send each prompt to a chat model, in its chat template")
-    _add_sampling_arguments(parser)
+    """Add the arguments that `run_generate` reads: first those of every day, then the rarer ones in groups."""
+    add = parser.add_argument
+    add("prompts", metavar="PROMPT", nargs="*", help="a text to continue; several run in one batch")
+    about = "a file with one prompt per line, or - for stdin"
+    add("--prompts", dest="files", action="append", default=[], metavar="FILE", help=about)
+    add("--chat", action="store_true", help="send each prompt to a chat model, in its template")
+    add("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
+    add("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
+    add("--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)")
+    add("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    add("--stats", action="store_true", help="print the speed on stderr at the end")
     _add_model_arguments(parser)
-    parser.add_argument(
-        "--num-blocks",
-        type=int,
-        default=65,
-        metavar="N",
-        help="size of the pool, the null block included (default: 65)",
-    )
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
-    parser.add_argument(
-        "--kv-cache-dtype",
-        choices=CACHE_DTYPES,
-        default="auto",
-        help="keep keys and values in 8 bits (default: auto, as the model computes them)",
-    )
-    parser.add_argument(
-        "--drafts",
-        type=int,
-        metavar="N",
-        help="guess N tokens from the text itself and check them in one step: the same text, fewer steps",
-    )
+    _add_sampling_arguments(parser)
+    _add_pool_arguments(parser)
     _add_tier_arguments(parser)
-    parser.add_argument("--stats", action="store_true", help="print the speed on stderr at the end")
 
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose the model."""
-    parser.add_argument(
-        "--model",
-        type=Path,
-        metavar="DIR",
-        help="a checkpoint's folder; with the extra hf also Qwen, Gemma, Phi and others (default: the small model)",
-    )
-    parser.add_argument(
-        "--windows",
-        action="store_true",
-        help="a small model in which two of three layers see 32 tokens; each layer has its own block table",
-    )
-    parser.add_argument(
-        "--dtype",
-        default="auto",
-        metavar="DTYPE",
-        help="compute in float32, for instance (default: auto, the checkpoint's own; in bfloat16, words may differ from"
-        " other programs' where two tokens are about as likely)",
-    )
-    parser.add_argument(
-        "--untested",
-        action="store_true",
-        help="run an architecture that no test covers, if its logits for a short text equal those of transformers",
-    )
+    add = parser.add_argument_group("the model").add_argument
+    add("--model", type=Path, metavar="DIR", help="a checkpoint's folder (default: the small model)")
+    add("--windows", action="store_true", help="a small model: two of three layers see 32 tokens")
+    add("--dtype", default="auto", metavar="NAME", help="such as float32 (default: auto, the checkpoint's)")
+    add("--untested", action="store_true", help="any architecture with the logits of transformers")
+
+
+def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the rarer arguments for sampling."""
+    add = parser.add_argument_group("which tokens can be drawn").add_argument
+    add("--top-k", type=int, default=0, metavar="K", help="the K likeliest (default: all)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="the likeliest, P together (default: 1.0)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="at least P times the likeliest's share (default: 0.0)")
+    add("--min-tokens", type=int, default=0, metavar="N", help="none that ends it before N tokens (default: 0)")
+    add("--logprobs", type=int, metavar="N", help="print log probabilities, of the N likeliest, too")
+
+
+def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for the cache, and for drafts."""
+    add = parser.add_argument_group("the cache and its steps").add_argument
+    add("--num-blocks", type=int, default=65, metavar="N", help="blocks of the pool, null block included (default: 65)")
+    add("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
+    about = f"of keys and values: {', '.join(CACHE_DTYPES)}"
+    add("--kv-cache-dtype", choices=CACHE_DTYPES, metavar="NAME", default="auto", help=about)
+    add("--drafts", type=int, metavar="N", help="guess N tokens, check them in one step: same text")
 
 
 def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the tiers, which keep the blocks that the pool evicts."""
-    tiers = parser.add_argument_group("a second home for blocks", "Blocks that the pool evicts are kept here.")
-    tiers.add_argument("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
-    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in this folder, which must hold nothing else")
-    tiers.add_argument(
-        "--disk-capacity", type=int, default=1024, metavar="MIB", help="up to this many MiB there (default: 1024)"
-    )
-    tiers.add_argument(
-        "--server-tier",
-        metavar="ADDRESS",
-        help="on a Valkey or Redis server that several engines share: redis://host:port/0 (with the extra remote)",
-    )
-    tiers.add_argument("--server-cluster", action="store_true", help="the server is one of a cluster")
-    tiers.add_argument(
-        "--reload",
-        choices=("always", "cheaper"),
-        default="always",
-        help="cheaper: compute a block if a reload would take longer, by the times measured so far (default: always)",
-    )
-
-
-def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for sampling."""
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
-    parser.add_argument(
-        "--min-tokens",
-        type=int,
-        default=0,
-        metavar="N",
-        help="minimum tokens of an answer: before that, no token ends it (default: 0)",
-    )
-    parser.add_argument(
-        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
-    )
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="draw from the likeliest tokens with a total probability of P (default: 1.0)",
-    )
-    parser.add_argument(
-        "--min-p",
-        type=float,
-        default=0.0,
-        metavar="P",
-        help="draw from those with at least this share of the likeliest one's probability (default: 0.0, all)",
-    )
-    parser.add_argument(
-        "--logprobs",
-        type=int,
-        metavar="N",
-        help="after each text, print its tokens with their log probabilities and the N likeliest",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
-    parser.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
+    add = parser.add_argument_group("a second home for blocks that the pool evicts").add_argument
+    add("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
+    add("--disk-tier", type=Path, metavar="DIR", help="in this folder, which must hold nothing else")
+    about = f"with --disk-tier: its size (default: {DISK_CAPACITY})"
+    add("--disk-capacity", type=int, metavar="MIB", help=about)
+    add("--server-tier", metavar="ADDRESS", help="on a Valkey or Redis server: redis://host:port/0")
+    add("--server-cluster", action="store_true", help="the server is one of a cluster")
+    about = "cheaper: compute what is slower to reload"
+    add("--reload", choices=("always", "cheaper"), default="always", metavar="WHEN", help=about)
 
 
 def run_generate(args: argparse.Namespace, **parts: Any) -> int:
@@ -307,18 +239,23 @@ def _tier_config(args: argparse.Namespace) -> "TierConfig | None":
     """Return the requested tiers, or `None` if no tier was requested."""
     from mini_kv.tiers.tier_config import TierConfig
 
+    if args.disk_tier is None and args.disk_capacity is not None:
+        raise ConfigError("--disk-capacity needs the tier whose size it is: --disk-tier DIR")
+    if args.server_tier is None and args.server_cluster:
+        raise ConfigError("--server-cluster needs the server: --server-tier ADDRESS")
     if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
         if args.reload != "always":
             raise ConfigError(f"--reload {args.reload} needs a tier to reload from: --memory-tier, for instance")
         return None
     memory_tier = 64 if args.memory_tier is None else args.memory_tier
-    for option, value in (("--memory-tier", memory_tier), ("--disk-capacity", args.disk_capacity)):
+    disk_capacity = DISK_CAPACITY if args.disk_capacity is None else args.disk_capacity
+    for option, value in (("--memory-tier", memory_tier), ("--disk-capacity", disk_capacity)):
         if not 1 <= value <= LARGEST:
             raise ConfigError(f"{option} is {value}, it must be 1 to {LARGEST:,} MiB")
     return TierConfig(
         memory_tier << 20,
         disk_folder=args.disk_tier,
-        disk_bytes=args.disk_capacity << 20,
+        disk_bytes=disk_capacity << 20,
         server=args.server_tier,
         is_cluster=args.server_cluster,
         reload=args.reload,

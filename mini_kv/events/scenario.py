@@ -42,7 +42,6 @@ With a table of limits (`SchedulerConfig`'s), the scheduler decides which reques
     abort     request                   its client has disconnected
 """
 
-import difflib
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -74,6 +73,7 @@ from mini_kv.events.recorder import Recorder
 from mini_kv.events.step_loop import run_step, sample_ready
 from mini_kv.events.story import NOTHING_CHANGED, story
 from mini_kv.events.traced_manager import Span, TracedKVCacheManager
+from mini_kv.messages import choices, shown
 
 
 class ScenarioError(ValueError):
@@ -170,9 +170,7 @@ def load_scenario(name: str, lang: str = "en") -> Scenario:
     """
     names = scenario_names()
     if name not in names:
-        near = difflib.get_close_matches(name[:60], names, n=1)
-        advice = f"did you mean {near[0]}? " if near else ""
-        raise ScenarioError(f"no scenario {name[:60]!r}; {advice}there are: {', '.join(names)}")
+        raise ScenarioError(f"no scenario {shown(name)}; {choices(name, names, 'mini-kv story')}")
     text = (_folder() / f"{name}.toml").read_text(encoding="utf-8")
     if lang == "en":
         return parse_scenario(name, text)

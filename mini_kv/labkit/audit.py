@@ -38,11 +38,12 @@ import pytest
 from mini_kv.labkit.failure import BROKE_DOWN, MAX_LINES
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.kernels.compiled import compile_calls, kept_compiler
-from mini_kv.labkit.lab import Lab, did_you_mean, load_lab, shown
+from mini_kv.labkit.lab import Lab, load_lab
 from mini_kv.labkit.lives import seeds
 from mini_kv.labkit.misconception import Stored, fingerprints, load_stored, signs_of, store
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
+from mini_kv.messages import did_you_mean, shown
 
 _SEEDS = (0, 40, 80, 120, 160)
 """Values of LAB_SEED. A random test tries 40 seeds from each."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mini_kv.labkit.lab import find_checkout
+
 FILE = "book/course.toml"
 PLACEHOLDER = "OWNER"
 """The account in the address of a copy that has none."""
@@ -59,6 +61,16 @@ def load_course(root: Path) -> Course:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{FILE}: {error}") from None
     return course
+
+
+def play_address(start: Path) -> str:
+    """Return where the page "Play" is: on the course's site, or in the book that make builds on this machine."""
+    try:
+        course = load_course(find_checkout(start))
+    except ValueError:
+        course = Course()
+    on_site = course.site or (course.address and "/OWNER/" not in course.address)
+    return f"{course.site_url}play/" if on_site else "make book, then /play/ at the address that it prints"
 
 
 def _check(course: Course, root: Path) -> None:

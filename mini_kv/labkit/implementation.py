@@ -20,7 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.lab import Lab, LabFunction, run_command, shown
+from mini_kv.labkit.lab import Lab, LabFunction, run_command
+from mini_kv.messages import shown
 
 _KEYWORDS = ("solution", "starter", "engine")
 

@@ -1,16 +1,15 @@
 """A lab: a folder `labs/lab-NN`, or `lab-NN-further` for its continuation, with a `lab.toml`."""
 
-import difflib
 import importlib.util
 import os
 import re
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from mini_kv.labkit.learner_parts import OwnParts
+from mini_kv.messages import choices, install, shown
 
 NEEDS = {
     "C": "the standard library and pytest",
@@ -64,8 +63,7 @@ class LabPart:
         if bool(self.goes_to) == bool(self.never):
             raise ValueError(f"part {self.name} needs goes_to, or never with the reason, and not both")
         if self.goes_to and self.goes_to not in _PLACES:
-            near = did_you_mean(self.goes_to, _PLACES)
-            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {near}the places are {', '.join(_PLACES)}")
+            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {choices(self.goes_to, _PLACES)}")
         if self.only_for and self.only_for not in NOT_FOR:
             raise ValueError(f"part {self.name} is only for {self.only_for!r}: there are {', '.join(NOT_FOR)}")
 
@@ -130,9 +128,9 @@ class Lab:
         missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
         if not missing:
             return None
-        get = [f"{pip()} install torch --index-url https://download.pytorch.org/whl/cpu"] if "torch" in missing else []
+        get = [install("torch --index-url https://download.pytorch.org/whl/cpu")] if "torch" in missing else []
         if missing != ["torch"]:
-            get.append(f"{pip()} install triton numpy (on Linux; elsewhere use WSL or Colab)")
+            get.append(f"{install('triton numpy')} (on Linux; elsewhere use WSL or Colab)")
         return f"{self.lab_id} needs {NEEDS[self.needs]}: {', then '.join(get)}"
 
     @property
@@ -165,11 +163,6 @@ class Lab:
     def solutions(self) -> Path:
         """Folder of the reference solution; absent in a student edition."""
         return self.root / "solutions" / self.lab_id
-
-
-def pip() -> str:
-    """Return this environment's installer: `uv pip` where pip is missing, as in an environment that uv has made."""
-    return "pip" if importlib.util.find_spec("pip") else "uv pip"
 
 
 def load_lab(folder: Path) -> Lab:
@@ -218,7 +211,7 @@ def find_lab(name: str, start: Path) -> Lab:
     for lab in labs:
         if lab.lab_id == f"lab-{number.rjust(2, '0')}{dash}{further}":
             return lab
-    raise UnknownLabError(f"no lab {shown(name)}; there are: {', '.join(lab.lab_id for lab in labs)}")
+    raise UnknownLabError(f"no lab {shown(name)}; {choices(name, [lab.lab_id for lab in labs], 'mini-kv status')}")
 
 
 def all_labs(root: Path) -> list[Lab]:
@@ -233,17 +226,6 @@ def _lab_files(root: Path) -> list[Path]:
 def place_of(lab_id: str) -> tuple[str, bool, str]:
     """Return a key that sorts labs by number. Examples are before their lab, further parts after it."""
     return lab_id[: len("lab-00")], not lab_id.endswith("-examples"), lab_id
-
-
-def shown(word: str) -> str:
-    """Return the typed text, quoted for a message, and cut if it is long."""
-    return repr(word) if len(word) <= 60 else f"{word[:60]!r}..."
-
-
-def did_you_mean(word: str, words: Sequence[str]) -> str:
-    """Return a question with a word similar to the typed one, or an empty string."""
-    near = difflib.get_close_matches(word[:60], words, n=1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def relative(path: str | Path, start: str | Path = ".") -> str:

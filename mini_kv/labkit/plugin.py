@@ -28,7 +28,7 @@ from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.judge import changed, functions_of_the_judge
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab, pip
+from mini_kv.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import beliefs_for_learner
 from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import ENDED, LabResult, State, draw_brief, draw_scoreboard, in_full
@@ -42,6 +42,7 @@ from mini_kv.labkit.time_limit import (
     memory_limit,
     time_limit,
 )
+from mini_kv.messages import pip
 from mini_kv.typed_numbers import number_above_zero
 
 STOPS_OTHERS = (State.FAIL, State.WAIT, State.NO_VERDICT)

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheSpec
@@ -39,35 +40,33 @@ class Flags:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the model, and the arguments that `read_flags` reads."""
-    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of: {', '.join(model_names())}")
+    parser.add_argument("model", metavar="MODEL", help="a config.json, or a name that --list prints")
+    parser.add_argument("--list", action=_ListModels, nargs=0, help="print the names of models, and plan nothing")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
-    parser.add_argument(
-        "--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)"
-    )
+    about = "drafts per step (default: 0)"
+    parser.add_argument("--num-speculative-tokens", type=int, default=0, metavar="N", help=about)
     add_card_flags(parser)
+
+
+class _ListModels(argparse.Action):
+    """Prints the names of models and ends the command, which then needs no model."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and exit."""
+        print("\n".join(model_names()), flush=True)
+        parser.exit()
 
 
 def add_card_flags(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `read_card_flags` reads: those that change only a model's blocks."""
-    parser.add_argument(
-        "--kv-cache-dtype",
-        choices=CACHE_DTYPES,
-        default="auto",
-        help="keep keys and values in 8 bits (default: auto, 16 bits)",
-    )
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=int,
-        default=1,
-        metavar="N",
-        help="split the model over N GPUs: the figures and --memory are per GPU (default: 1)",
-    )
-    parser.add_argument(
-        "--gdn-prefill-backend",
-        choices=list(GDN_PREFILL_BACKENDS),
-        help="for gated delta nets (default: flashinfer, as vLLM has it on Hopper and Blackwell; triton on other GPUs)",
-    )
-    parser.add_argument("--gpu", type=str.lower, choices=list(CARDS), help="the GPU")
+    parser.add_argument("--gpu", type=str.lower, choices=list(CARDS), metavar="NAME", help=", ".join(CARDS))
+    group = parser.add_argument_group("how the model runs, as in vLLM")
+    about = f"of keys and values: {', '.join(CACHE_DTYPES)}"
+    group.add_argument("--kv-cache-dtype", choices=CACHE_DTYPES, metavar="NAME", default="auto", help=about)
+    about = "GPUs that share the model (default: 1)"
+    group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help=about)
+    about = f"{', '.join(GDN_PREFILL_BACKENDS)} (default: the GPU's)"
+    group.add_argument("--gdn-prefill-backend", choices=list(GDN_PREFILL_BACKENDS), metavar="NAME", help=about)
 
 
 def read_flags(args: argparse.Namespace) -> Flags:

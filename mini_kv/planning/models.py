@@ -15,6 +15,7 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
+from mini_kv.messages import listed, shown
 from mini_kv.planning import compressed
 from mini_kv.planning.config_json import LARGEST, read_config
 from mini_kv.planning.cut import on_one_card
@@ -125,8 +126,9 @@ def _unknown(name: str, names: list[str]) -> str:
     """Return the error for an unknown name: the names most like it, or all names."""
     alike = get_close_matches(name.lower().rpartition("/")[2], names, n=3, cutoff=0.5)
     if alike:
-        return f"unknown model {name!r}; did you mean {' or '.join(alike)}? Or give the path of its config.json"
-    return f"unknown model {name!r}; choose from {', '.join(names)}, or give the path of a config.json"
+        return f"unknown model {shown(name)}; did you mean {' or '.join(alike)}? Or give the path of its config.json"
+    known = listed(names, "mini-kv plan --list")
+    return f"unknown model {shown(name)}; choose from {known}, or give the path of a config.json"
 
 
 def _weights(values: dict[str, Any]) -> tuple[float | None, float | None, float | None]:

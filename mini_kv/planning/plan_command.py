@@ -21,6 +21,7 @@ from mini_kv.core.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_tensors
+from mini_kv.messages import wrapped
 from mini_kv.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
 from mini_kv.planning.flags import LARGEST, Flags, add_flags, check_number, read_flags
 from mini_kv.planning.models import Model, load_model
@@ -41,48 +42,22 @@ BAR = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_flags(parser)
-    parser.add_argument(
-        "--memory",
-        type=float,
-        metavar="GIB",
-        help="memory of the cache (default: with --gpu, the share without the weights; else 16)",
-    )
-    parser.add_argument(
-        "--weights",
-        type=float,
-        metavar="GB",
-        help="with --gpu: all weights, in 10^9 bytes (default: the model's, its index's, or counted from the config)",
-    )
-    parser.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        default=GPU_MEMORY_UTILIZATION,
-        metavar="SHARE",
-        help=f"with --gpu: the share that may be used (default: {GPU_MEMORY_UTILIZATION}, as in vLLM)",
-    )
-    parser.add_argument(
-        "--max-len",
-        "--max-model-len",
-        type=int,
-        metavar="N",
-        help="tokens of the longest request (default: the model's)",
-    )
-    parser.add_argument(
-        "--max-num-batched-tokens",
-        type=int,
-        metavar="N",
-        help="as in vLLM: tokens per step; two steps are in flight (default: vLLM's for the GPU)",
-    )
-    parser.add_argument(
-        "--step", type=int, metavar="N", help="maximum tokens in flight instead (default without GPU: 8192)"
-    )
-    parser.add_argument(
-        "--hybrid",
-        choices=list(HYBRID),
-        default="auto",
-        help="off: keep all tokens of every layer, in one group (default: auto, which is off for chunked attention)",
-    )
+    about = "of the longest request, in tokens"
+    parser.add_argument("--max-len", "--max-model-len", type=int, metavar="N", help=about)
+    about = "of the cache (default: what --gpu has left, or 16)"
+    parser.add_argument("--memory", type=float, metavar="GIB", help=about)
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    rarer = parser.add_argument_group("other values than the GPU's and the model's")
+    about = "all weights, in 10^9 bytes, with --gpu (default: the index's, or counted)"
+    rarer.add_argument("--weights", type=float, metavar="GB", help=about)
+    share, about = GPU_MEMORY_UTILIZATION, f"of the GPU that may be used (default: {GPU_MEMORY_UTILIZATION})"
+    rarer.add_argument("--gpu-memory-utilization", type=float, default=share, metavar="SHARE", help=about)
+    about = "tokens per step; two steps are in flight"
+    rarer.add_argument("--max-num-batched-tokens", type=int, metavar="N", help=about)
+    about = "or the most tokens in flight (default: 8192)"
+    rarer.add_argument("--step", type=int, metavar="N", help=about)
+    about = "off: all layers keep all tokens, in one group"
+    rarer.add_argument("--hybrid", choices=list(HYBRID), default="auto", help=about)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(as_dict(fit), indent=2) if args.json else "\n".join(lines))
+    print(json.dumps(as_dict(fit), indent=2) if args.json else "\n".join(wrapped(lines, sys.stdout)))
     return 0
 
 

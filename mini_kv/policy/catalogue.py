@@ -1,6 +1,5 @@
 """Eviction and admission policies by name or from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
 
-import difflib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.messages import choices, shown
 from mini_kv.policy.admission_strategies import Strategy, strategies
 from mini_kv.policy.eviction import Policy
 from mini_kv.policy.ranked import FIFO, LFU, LeafFirst, SeenTwice
@@ -64,11 +64,7 @@ def _own(option: str, name: str, known: Sequence[str], verbs: Sequence[str]) -> 
     """Return the class at `file.py:Class`, if it has these attributes."""
     path, colon, attribute = name.rpartition(":")
     if not colon or not path.endswith(".py"):
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(
-            f"there is no {option} {name!r}; {meant}there are {', '.join(known)}, or yours: file.py:Class"
-        )
+        raise ConfigError(f"there is no {option} {shown(name)}; {choices(name, known)}, or yours: file.py:Class")
     if not Path(path).is_file():
         raise ConfigError(f"--{option} {name}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)

@@ -22,66 +22,33 @@ With a checkpoint a block has 16 tokens, as in vLLM."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint's folder (default: the small model)")
-    parser.add_argument("--windows", action="store_true", help="the small model with sliding-window layers")
-    parser.add_argument("--served-model-name", metavar="NAME", help="the name for clients (default: the folder's)")
-    parser.add_argument("--dtype", default="auto", metavar="DTYPE", help="the model's dtype (default: auto)")
-    parser.add_argument(
-        "--labs", metavar="PATH", help="serve with the parts of your labs: starter, solution, or a folder"
-    )
-    parser.add_argument(
-        "--num-blocks",
-        type=whole_number(1, 10_000_000),
-        metavar="N",
-        help=f"size of the pool (default: {SMALL_POOL}; with --model: enough for one full text)",
-    )
-    parser.add_argument(
-        "--block-size",
-        type=whole_number(1, 100_000),
-        metavar="N",
-        help=f"tokens per block (default: {SMALL_BLOCK}; with --model: {BLOCK})",
-    )
-    parser.add_argument(
-        "--max-num-seqs",
-        type=whole_number(1, 100_000),
-        default=128,
-        metavar="N",
-        help="texts that run at once (default: 128)",
-    )
-    parser.add_argument(
-        "--max-waiting",
-        type=whole_number(0, 1_000_000),
-        default=256,
-        metavar="N",
-        help="texts that may wait (default: 256)",
-    )
-    net = parser.add_argument_group("access")
-    net.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1, this machine)")
-    net.add_argument(
-        "--port",
-        type=whole_number(0, 65_535),
-        default=8000,
-        help="the port to listen on (default: 8000; 0: any free port)",
-    )
-    net.add_argument(
-        "--api-keys",
-        type=Path,
-        metavar="FILE",
-        help="a file with one key per line. Whatever has texts needs a key (/health and /metrics are open to all), and "
-        "tenants share no blocks",
-    )
-    net.add_argument("--open", action="store_true", help="serve every client on a public address, without keys")
-    about = "It asks for the key if there is one. Off with several keys, because it shows all clients' texts."
-    page = parser.add_argument_group("the page at /", about)
-    page.add_argument("--no-page", action="store_true", help="serve no page")
-    page.add_argument(
-        "--step-ms",
-        type=whole_number(0, 60_000),
-        default=0,
-        metavar="MS",
-        help="minimum time of a step, so that you can follow it",
-    )
-    page.add_argument("--record", type=Path, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
+    add = parser.add_argument
+    add("--model", type=Path, metavar="DIR", help="a checkpoint's folder (default: the small model)")
+    add("--windows", action="store_true", help="the small model with sliding-window layers")
+    add("--labs", metavar="PATH", help="your labs' parts: starter, solution, or a folder")
+    about = "to listen on (default: 8000; 0: any free port)"
+    add("--port", type=whole_number(0, 65_535), default=8000, metavar="PORT", help=about)
+    about = f"of the pool (default: {SMALL_POOL}, or enough for a full text)"
+    add("--num-blocks", type=whole_number(1, 10_000_000), metavar="N", help=about)
+    about = f"tokens per block (default: {SMALL_BLOCK}; with --model: {BLOCK})"
+    add("--block-size", type=whole_number(1, 100_000), metavar="N", help=about)
+    about = "texts that run at once (default: 128)"
+    add("--max-num-seqs", type=whole_number(1, 100_000), default=128, metavar="N", help=about)
+    about = "texts that may wait (default: 256)"
+    add("--max-waiting", type=whole_number(0, 1_000_000), default=256, metavar="N", help=about)
+    add("--dtype", default="auto", metavar="NAME", help="the model's dtype (default: auto)")
+    add("--served-model-name", metavar="NAME", help="the name for clients (default: the folder's)")
+    add = parser.add_argument_group("access").add_argument
+    add("--host", default="127.0.0.1", help="to listen on (default: 127.0.0.1, this machine)")
+    about = "keys, one per line; clients with other keys share no blocks"
+    add("--api-keys", type=Path, metavar="FILE", help=about)
+    add("--open", action="store_true", help="serve every client on a public address, without keys")
+    about = "It asks for the key. Off with several keys, because it shows all clients' texts."
+    add = parser.add_argument_group("the page at /", about).add_argument
+    add("--no-page", action="store_true", help="serve no page")
+    about = "minimum time of a step, so that you can follow it"
+    add("--step-ms", type=whole_number(0, 60_000), default=0, metavar="MS", help=about)
+    add("--record", type=Path, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
 
 
 def run(args: argparse.Namespace) -> int:

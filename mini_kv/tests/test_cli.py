@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,10 +15,10 @@ from xml.etree import ElementTree
 import pytest
 
 from mini_kv import __version__
-from mini_kv.cli import main
+from mini_kv.cli import VERBS, main
 from mini_kv.events.events_file import EventsHeader, load_events
 from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.labkit.lab import shown
+from mini_kv.messages import shown
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal, play_spans
 
@@ -36,13 +37,50 @@ def run(*argv, **options):
     return subprocess.run([sys.executable, "-m", "mini_kv", *argv], cwd=ROOT, text=True, check=False, **options)
 
 
-def test_help_for_who_says_nothing(capsys):
-    """No verb: the help, and that is no error."""
+def test_without_arguments_a_screen_begins_with_the_first_command(capsys):
+    """The verbs by what one wants to do, on one screen; the rest is in the help."""
     assert main([]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("usage: mini-kv [-h] [--version] VERB ...\n\nA small, real KV-cache engine")
-    assert "story" in captured.out and "replay" in captured.out
-    assert captured.err == ""
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    headings = [line for line in lines if line and not line.startswith("  ")]
+    first, *groups, last = headings
+    assert (first, last) == ("begin: mini-kv story share-and-evict", "all: mini-kv --help")
+    assert groups == ["learn", "your engine", "your server", "your class"]
+    assert err == ""
+    assert len(lines) <= 30 and max(map(len, lines)) <= 80
+
+
+def test_the_help_has_every_verb_once(capsys):
+    """Also as the verb `help`, which prints the help of another verb, too."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert re.findall(r"^  ([a-z-]+) {2,}[a-z]", told.partition("\nlearn\n")[2], re.MULTILINE) == list(VERBS)
+    with pytest.raises(SystemExit):
+        main(["help"])
+    assert capsys.readouterr().out == told
+    with pytest.raises(SystemExit):
+        main(["help", "status"])
+    assert capsys.readouterr().out.startswith("usage: mini-kv status [-h]")
+
+
+@pytest.mark.parametrize(
+    ("site", "where"),
+    [("", "make book, then /play/ at the address"), ("https://kv.example.edu/", "https://kv.example.edu/play/")],
+)
+def test_play_is_a_page(site, where, tmp_path, monkeypatch, capsys):
+    """It has no verb: the error says where the page is, and which verb writes in the terminal."""
+    for name in ("labs/lab-05", "book"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(ROOT / "labs/lab-05/lab.toml", tmp_path / "labs/lab-05")
+    course = f'address = "https://github.com/OWNER/mini_kv"\nsite = "{site}"\n'
+    (tmp_path / "book/course.toml").write_text(course, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main(["play"])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert where in told and "mini-kv generate 'A block is'" in told
 
 
 def test_python_m_mini_kv_is_the_command(capsys):
@@ -90,10 +128,10 @@ def test_a_story(capsys, name):
 @pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor", "gpu-report"])
 def test_a_verb_waits_for_no_other(verb):
     """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
+    small = tuple(f"mini_kv.{name}" for name in ("labkit", "cli", "interrupts", "messages", "typed_numbers"))
     code = (
         f"import sys; from mini_kv.cli import build_parser; build_parser({verb!r});"
-        " print([name for name in sys.modules if name.startswith('mini_kv.')"
-        " and not name.startswith(('mini_kv.labkit', 'mini_kv.cli', 'mini_kv.typed_numbers'))],"
+        f" print([name for name in sys.modules if name.startswith('mini_kv.') and not name.startswith({small})],"
         " sorted({'asyncio', 'unittest', 'torch'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, check=True, stdout=subprocess.PIPE)
@@ -317,8 +355,7 @@ def test_an_unknown_story(capsys):
     assert main(["story", "share-and-evcit"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    advice = f"did you mean share-and-evict? there are: {', '.join(scenario_names())}"
-    assert captured.err == f"mini-kv story: no scenario 'share-and-evcit'; {advice}\n"
+    assert captured.err.startswith("mini-kv story: no scenario 'share-and-evcit'; did you mean share-and-evict? there")
 
 
 @pytest.mark.parametrize("argv", [["stroy"], ["hint"], ["story", "share-and-evict", "--fast"]])

@@ -17,7 +17,8 @@ from mini_kv.cli import main
 from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.labkit.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
 from mini_kv.labkit.export import progress_page
-from mini_kv.labkit.lab import load_lab, pip
+from mini_kv.labkit.lab import load_lab
+from mini_kv.messages import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML
 from mini_kv.viz.figure import page, spans_data
 
@@ -52,11 +53,13 @@ def test_a_mistyped_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_story_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """All names, each with its title."""
+    """All names, each with its title; the one to begin with is marked."""
     assert main(["story"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "type  mini-kv story NAME  with one of these, or with a lab's number and a test"
-    assert [line.split(maxsplit=1) for line in lines] == [[n, load_scenario(n).title] for n in scenario_names()]
+    told = [line.removesuffix("   <- begin here").split(maxsplit=1) for line in lines]
+    assert told == [[n, load_scenario(n).title] for n in scenario_names()]
+    assert [line.split()[0] for line in lines if line.endswith("<- begin here")] == ["share-and-evict"]
 
 
 def test_a_puzzle_that_was_solved_is_remembered(
@@ -69,7 +72,7 @@ def test_a_puzzle_that_was_solved_is_remembered(
     said = capsys.readouterr()
     assert "Solved in 2 calls." in said.out
     assert said.err.startswith(
-        "mini-kv puzzle: no puzzle 'make-rom'; did you mean make-room? there are: twelve-of-sixteen"
+        "mini-kv puzzle: no puzzle 'make-rom'; did you mean make-room? there are: make-room, twelve-of-"
     )
     assert main(["puzzle"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "solved" in line] == [

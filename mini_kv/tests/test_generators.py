@@ -59,5 +59,5 @@ def test_the_command_writes_what_the_others_read(tmp_path: Path, capsys: pytest.
     assert "began an earlier prompt" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="num_requests is 0, it must be at least 1"):
         generate("chat", 0)
-    with pytest.raises(ConfigError, match="there is no traffic of the kind 'chats'; there are chat, system-prompts"):
+    with pytest.raises(ConfigError, match="there is no traffic of the kind 'chats'; did you mean chat"):
         generate("chats", 1)

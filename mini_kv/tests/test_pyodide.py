@@ -28,6 +28,8 @@ PAGE = (
     "conftest.py",
     "pyproject.toml",
     "mini_kv/__init__.py",
+    "mini_kv/interrupts.py",
+    "mini_kv/messages.py",
     "mini_kv/typed_numbers.py",
     "mini_kv/core",
     "mini_kv/events",

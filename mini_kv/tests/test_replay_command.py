@@ -246,7 +246,7 @@ def test_a_clock_s_report_as_json(capsys):
     [
         (["--rate", "fast"], "--rate is 'fast': requests per second, or recorded"),
         (["--rate", "-1"], "rate is -1.0: it must be above 0 requests per second"),
-        (["--admission", "gredy"], "there is no admission 'gredy'; did you mean greedy? there are greedy, jumping"),
+        (["--admission", "gredy"], "there is no admission 'gredy'; did you mean greedy? there are: greedy, jumping"),
         (["--admission", "none.py:Door"], "--admission none.py:Door: there is no file none.py"),
         (["--admission", f"{LFU_OF_LAB_13}:LFU"], "LFU lacks may_jump, reserved_blocks"),
         (["--rate", "1", "--ms-per-step", "0"], "ms_per_step is 0, it must be at least 1"),

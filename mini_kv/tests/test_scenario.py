@@ -17,6 +17,7 @@ from mini_kv.events.scenario import (
     scenario_names,
 )
 from mini_kv.events.story import first_difference, story
+from mini_kv.messages import choices
 
 HEAD = 'title = "T"\nnum_blocks = 5\nblock_size = 2\n'
 
@@ -145,11 +146,11 @@ def test_tokens_are_runs_and_single_ones(text, tokens):
 
 
 def test_an_unknown_name_lists_the_choices():
-    """A mistyped name is answered with the likely one, and with all that there are."""
+    """A mistyped name is answered with the likely one, with some others, and with the command that lists all."""
     with pytest.raises(ScenarioError) as caught:
         load_scenario("share-and-evcit")
-    listed = ", ".join(scenario_names())
-    assert str(caught.value) == f"no scenario 'share-and-evcit'; did you mean share-and-evict? there are: {listed}"
+    advice = choices("share-and-evcit", scenario_names(), "mini-kv story")
+    assert str(caught.value) == f"no scenario 'share-and-evcit'; {advice}"
 
 
 @pytest.mark.parametrize(

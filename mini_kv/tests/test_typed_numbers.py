@@ -46,4 +46,4 @@ def test_it_names_the_option_and_its_bounds(
 def test_a_long_one_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--port", "9" * 5000])
-    assert capsys.readouterr().err.splitlines()[-1].endswith(f"'{'9' * 40}'... is not a whole number from 0 to 65,535")
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"'{'9' * 60}'... is not a whole number from 0 to 65,535")

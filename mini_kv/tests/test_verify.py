@@ -408,8 +408,8 @@ def test_a_topic_is_printed_as_soon_as_it_is_played() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--only", "lookups", "--", "x"], "there is no topic 'lookups'; there are lookup, eviction, "),
-        (["--scenario", "cold", "--", "x"], "there is no scenario 'cold'; --list names all of them"),
+        (["--only", "lookups", "--", "x"], "there is no topic 'lookups'; did you mean lookup? there are: lookup, "),
+        (["--scenario", "cold", "--", "x"], "there is no scenario 'cold'; all: mini-kv verify --list"),
         ([], "which program? Write it after --, as in: mini-kv verify -- ./engine"),
         (["--", "no-such-program"], "no-such-program cannot be started: No such file or directory"),
     ],

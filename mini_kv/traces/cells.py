@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.interrupts import ignored_by_children
 from mini_kv.typed_numbers import whole_number
 
 Shared = TypeVar("Shared")
@@ -23,17 +24,10 @@ Result = TypeVar("Result")
 
 def add_cell_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the place of the run: `jobs` and `dask` of `run_cells`."""
-    parser.add_argument(
-        "--jobs",
-        type=whole_number(1, 1000),
-        metavar="N",
-        help="processes to share the work (default: one per core with the extra sweep)",
-    )
-    parser.add_argument(
-        "--dask",
-        metavar="ADDRESS",
-        help="share the work over a Dask cluster that you trust, such as tcp://10.0.0.1:8786",
-    )
+    group = parser.add_argument_group("several processes")
+    about = "processes (default: one per core with the extra sweep)"
+    group.add_argument("--jobs", type=whole_number(1, 1000), metavar="N", help=about)
+    group.add_argument("--dask", metavar="ADDRESS", help="a Dask cluster that you trust: tcp://10.0.0.1:8786")
 
 
 def run_cells(
@@ -97,7 +91,9 @@ def _run_elsewhere(function: Callable[[Any, Cell], Result], packed: bytes, cells
         total=len(cells), unit="cell", leave=False, disable=None
     ) as bar:  # None: no bar where there is no terminal
         parallel = joblib.Parallel(return_as="generator", batch_size=1)
-        for result in parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells):
+        with ignored_by_children():  # they start here, and end with `_processes`
+            finished = parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells)
+        for result in finished:
             results.append(result)
             bar.update()
     return results

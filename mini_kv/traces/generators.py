@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.messages import choices
 from mini_kv.traces.agent_sessions import agent_sessions
 from mini_kv.traces.readers.token_request import TokenRequest
 
@@ -31,7 +32,7 @@ def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
     Raises `ConfigError` for an unknown kind, or for less than one request.
     """
     if kind not in KINDS:
-        raise ConfigError(f"there is no traffic of the kind {kind!r}; there are {', '.join(KINDS)}")
+        raise ConfigError(f"there is no traffic of the kind {kind!r}; {choices(kind, list(KINDS))}")
     if num_requests < 1:
         raise ConfigError(f"num_requests is {num_requests}, it must be at least 1")
     return list(islice(KINDS[kind](random.Random(f"{kind} {seed}")), num_requests))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mini_kv.messages import choices, did_you_mean, shown
 from mini_kv.typed_numbers import number_above_zero
 from mini_kv.verify.compare import TOPICS, Outcome, Recorded, Verdict, play, recorded_scenarios, topic_of
 from mini_kv.verify.program import TIMEOUT_S, Piped, ProgramError
@@ -79,14 +80,17 @@ def _chosen(args: argparse.Namespace) -> list[Recorded]:
     if args.scenario is not None:
         named = [recorded for recorded in scenarios if recorded.scenario.name == args.scenario]
         if not named:
-            raise ValueError(f"there is no scenario {args.scenario!r}; --list names all of them")
+            advice = did_you_mean(args.scenario, [recorded.scenario.name for recorded in scenarios])
+            raise ValueError(f"there is no scenario {shown(args.scenario)}; {advice}all: mini-kv verify --list")
         return named
     topics = [topic for topic in TOPICS if topic != MISUSE]
     if args.only is not None:
         topics = [topic.strip() for topic in args.only.split(",")]
     for topic in topics:
         if topic not in TOPICS:
-            raise ValueError(f"there is no topic {topic!r}; there are {', '.join(TOPICS)}")
+            raise ValueError(
+                f"there is no topic {shown(topic)}; {choices(topic, list(TOPICS), 'mini-kv verify --list')}"
+            )
     return [recorded for topic in TOPICS if topic in topics for recorded in scenarios if topic_of(recorded) == topic]
 
 

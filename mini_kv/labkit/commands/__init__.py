@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.labkit.lab import Lab, find_lab, pip, shown
+from mini_kv.labkit.lab import Lab, find_lab
+from mini_kv.messages import pip, shown
 
 
 def add_lab_argument(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,8 @@ from mini_kv.labkit.grading.grade import Mark
 from mini_kv.labkit.grading.gradebook import FILE, feedback, gradebook_csv, gradebook_page, load
 from mini_kv.labkit.grading.handins import printable
 from mini_kv.labkit.grading.picture import lines, of_lab, picture_page
-from mini_kv.labkit.lab import did_you_mean
 from mini_kv.labkit.learner_state import write_whole
+from mini_kv.messages import choices, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +56,6 @@ def _print_feedback(student: str, marks: Sequence[Mark]) -> int:
     own = [mark for mark in marks if mark.student == student]
     if not own:
         names = sorted({mark.student for mark in marks})
-        raise ValueError(f"no marks for {student}: {did_you_mean(student, names)}there are {', '.join(names)[:200]}")
+        raise ValueError(f"no marks for {shown(student)}; {choices(student, names, 'mini-kv class')}")
     print("\n".join(printable(line) for mark in own for line in feedback(mark)))
     return 0

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from mini_kv.labkit.lab import UnknownLabError, find_checkout, pip
+from mini_kv.labkit.lab import UnknownLabError, find_checkout
+from mini_kv.messages import pip
 
 
 class Extra(NamedTuple):

@@ -12,9 +12,10 @@ from mini_kv.labkit.commands import write_file, write_page
 from mini_kv.labkit.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
 from mini_kv.labkit.inside_vllm.as_patch import PLACES, patch_of
 from mini_kv.labkit.inside_vllm.vllm_source import GET_IT, PATCHED
-from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout, pip, shown
+from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.labkit.own_engine.found import find_parts
+from mini_kv.messages import pip, shown
 from mini_kv.typed_numbers import whole_number
 from mini_kv.viz.figure import page
 

@@ -12,19 +12,11 @@ from mini_kv.labkit.lab import UnknownLabError, find_checkout
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the engine, of its events, and of the learner's parts."""
     add_generate_arguments(parser)
-    parser.add_argument(
-        "--kv-events",
-        metavar="ENDPOINT",
-        help="publish which blocks are stored and removed, as vLLM does: tcp://127.0.0.1:5557 (with the extra events;"
-        " see `mini-kv attach`)",
-    )
-    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="address that sends missed batches again")
-    parser.add_argument(
-        "--labs",
-        metavar="PATH",
-        help="run on the parts from your labs, and print the owner of each part; PATH is the word starter, the word"
-        " solution, or a folder with lab-NN.py or lab-NN/starter.py",
-    )
+    about = "your labs' parts: starter, solution, or a folder"
+    parser.add_argument("--labs", metavar="PATH", help=about)
+    group = parser.add_argument_group("events of the cache, as vLLM has them (mini-kv attach)")
+    group.add_argument("--kv-events", metavar="ENDPOINT", help="publish them at tcp://127.0.0.1:5557")
+    group.add_argument("--kv-events-replay", metavar="ENDPOINT", help="address that sends missed batches again")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
-from mini_kv.labkit.lab import Lab, did_you_mean, shown
+from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import State, read_state, update_state
+from mini_kv.messages import choices, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +40,8 @@ def give_hint(lab: Lab, function: str | None, out: TextIO) -> int:
     names = dict(zip(short, hints, strict=True)) | {name: name for name in hints}
     names |= {also: name for name, hint in hints.items() for also in hint.get("also", ())}
     if function not in names:
-        advice = did_you_mean(function, list(names))
-        raise ValueError(f"{lab.lab_id} has no function {shown(function)}; {advice}there are: {', '.join(short)}")
+        command = f"mini-kv hint {lab.lab_id.removeprefix('lab-')}"
+        raise ValueError(f"{lab.lab_id} has no function {shown(function)}; {choices(function, short, command)}")
     function = names[function]
     levels = hints[function]["levels"]
     key = f"{lab.lab_id} {function}"

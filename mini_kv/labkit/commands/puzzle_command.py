@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TextIO
 
 from mini_kv.events.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
-from mini_kv.labkit.lab import UnknownLabError, did_you_mean, find_checkout, shown
+from mini_kv.labkit.lab import UnknownLabError, find_checkout
 from mini_kv.labkit.learner_state import State, read_state, update_state
+from mini_kv.messages import choices, shown
 from mini_kv.viz.text import LEGEND, draw_state
 
 OTHERS = "or: again, hint, quit"
@@ -29,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(puzzle_list(read_state(folder, "puzzles") if (folder := _folder()) else {})))
         return 0
     if args.name not in names:
-        advice = did_you_mean(args.name, names)
-        print(f"mini-kv puzzle: no puzzle {shown(args.name)}; {advice}there are: {', '.join(names)}", file=sys.stderr)
+        advice = choices(args.name, names, "mini-kv puzzle")
+        print(f"mini-kv puzzle: no puzzle {shown(args.name)}; {advice}", file=sys.stderr)
         return 2
     solved_in = play(load_puzzle(args.name), sys.stdout, sys.stdin)
     if solved_in is None:

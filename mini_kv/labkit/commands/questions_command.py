@@ -4,20 +4,19 @@ import argparse
 import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from mini_kv.labkit.commands import write_page
-from mini_kv.labkit.lab import all_labs, find_checkout, find_lab, shown
+from mini_kv.labkit.lab import all_labs, find_checkout, find_lab
 from mini_kv.labkit.questions.made import Five, Learner, five_questions
 from mini_kv.labkit.questions.question import LABS, Question, is_answer
 from mini_kv.labkit.questions.sheet import MARKS, sheet
+from mini_kv.messages import listed, shown, wrapped
 from mini_kv.typed_numbers import whole_number
 
 MAX_NUMBER = 999_999
-WIDTH = 96
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +74,7 @@ def _make(args: argparse.Namespace) -> Five:
     if args.lab is not None:
         lab_ids = [find_lab(args.lab, root).lab_id]
         if lab_ids[0] not in LABS:
-            raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {', '.join(LABS)}")
+            raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {listed(LABS)}")
     return five_questions(Learner(args.labs, all_labs(root), Path.cwd()), args.seed, lab_ids)
 
 
@@ -120,7 +119,7 @@ def _asked(number: int, questions: Sequence[Question]) -> str:
     question = questions[number - 1]
     legend = f"{MARKS}\n" if number == 1 else ""
     state = "".join(f"  {line}\n" for line in question.state)
-    ask = textwrap.fill(question.ask, WIDTH)
+    ask = "\n".join(wrapped([question.ask], sys.stdout))
     return f"\n{legend}[{number}/{len(questions)}] {question.lab_id}, {question.kind}\n{state}{ask}\n"
 
 

@@ -3,12 +3,12 @@
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TextIO
 
+from mini_kv.interrupts import run_child
 from mini_kv.labkit.commands import add_lab_argument, need_pytest, on_lab
 from mini_kv.labkit.commands.predict_command import ask_next
 from mini_kv.labkit.lab import Lab
@@ -57,7 +57,7 @@ def run_lab(
         options = ["-q", f"--lab-seconds={seconds}", *([] if tell_all else ["-rN", "--brief"])]
         command = [sys.executable, "-m", "pytest", str(lab.folder), *options, f"--lab-json={results}"]
         environment = {**os.environ, "LAB_IMPL": "starter"}
-        status = subprocess.run(command, cwd=lab.root, env=environment, check=False).returncode
+        status = run_child(command, cwd=lab.root, env=environment)
         tests = json.loads(results.read_text(encoding="utf-8"))["tests"] if results.exists() else []
     ended = next((test["test"] for test in tests if test["message"] == ENDED), "")
     if status == _UNUSABLE:

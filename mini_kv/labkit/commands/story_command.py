@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mini_kv.events.events_file import EventsHeader, dump_events, load_events
 from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.labkit.commands import need_pytest, write_file, write_page
-from mini_kv.labkit.lab import Lab, find_lab, shown
+from mini_kv.labkit.lab import Lab, find_lab
+from mini_kv.messages import shown
 from mini_kv.viz.figure import page, spans_data, story_data
 from mini_kv.viz.still import moving_svg
 from mini_kv.viz.terminal import draw_spans, play_in_terminal, play_spans, play_texts
@@ -22,6 +23,7 @@ from mini_kv.viz.text import LEGEND
 if TYPE_CHECKING:
     from mini_kv.labkit.fixture import LabUnderTest, Note
 
+BEGIN_WITH = "share-and-evict"
 MAX_NOTES = 30
 """The most comparisons in a story. A random test makes thousands."""
 
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         metavar="NAME",
         nargs="?",
-        help=f"one of: {', '.join(scenario_names())}; a lab's number; a file of --events, or of mini-kv serve",
+        help="of mini-kv story, which lists them; a lab's number; or a file of --events or of mini-kv serve",
     )
     parser.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
     parser.add_argument("--beside", metavar="NAME", help="with --html: another story, shown next to it step by step")
@@ -77,7 +79,8 @@ def _story_titles() -> list[str]:
     """Return a line per scenario, and the command to play one."""
     names = scenario_names()
     width = max(map(len, names))
-    titles = [f"  {name:<{width}}  {load_scenario(name).title}" for name in names]
+    marks = {BEGIN_WITH: "   <- begin here"}
+    titles = [f"  {name:<{width}}  {load_scenario(name).title}{marks.get(name, '')}" for name in names]
     return ["type  mini-kv story NAME  with one of these, or with a lab's number and a test", *titles]
 
 

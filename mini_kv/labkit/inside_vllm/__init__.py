@@ -9,13 +9,14 @@ edits of them), `as_patch` (which part goes where, and the patch).
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from mini_kv.labkit.lab import UnknownLabError, shown
+from mini_kv.interrupts import run_child
+from mini_kv.labkit.lab import UnknownLabError
+from mini_kv.messages import shown
 
 VARIABLE = "MINI_KV_VLLM_PYTHON"
 """Names the Python of the environment with vLLM, for benchmarks too."""
@@ -50,6 +51,6 @@ def run_in_vllm(python: str, arguments: Sequence[str]) -> int:
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [python, "-m", "mini_kv.labkit.inside_vllm", *arguments]
     try:
-        return subprocess.run(command, env=os.environ | ENVIRONMENT | {"PYTHONPATH": path}, check=False).returncode
+        return run_child(command, env=os.environ | ENVIRONMENT | {"PYTHONPATH": path})
     except OSError as error:
         raise UnknownLabError(f"{VARIABLE} is {shown(python)}: {error.strerror}") from None

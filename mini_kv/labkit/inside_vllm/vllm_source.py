@@ -21,7 +21,8 @@ from mini_kv.labkit.inside_vllm.excerpt import (
     global_names,
     imports_of,
 )
-from mini_kv.labkit.lab import UnknownLabError, shown
+from mini_kv.labkit.lab import UnknownLabError
+from mini_kv.messages import shown
 
 PATCHED = "0.33.0"
 """The release whose source this module knows."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.engine.generate_text import prepare, show
 from mini_kv.engine.generation_screen import printable
-from mini_kv.labkit.lab import all_labs, shown
+from mini_kv.labkit.lab import all_labs
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.blame import Search, what_broke
 from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_not
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, Trial
+from mini_kv.messages import shown
 
 if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine

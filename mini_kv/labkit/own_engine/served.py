@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
+from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.command import table
 from mini_kv.labkit.own_engine.found import find_parts, own_parts
+from mini_kv.messages import shown
 
 
 def parts_of_labs(choice: str, has_windows: bool) -> tuple[list[str], dict[str, Any]]:

@@ -15,7 +15,7 @@ from mini_kv.cli import main
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.events.edge import EdgeKind
 from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.lab import LabPart, pip
+from mini_kv.labkit.lab import LabPart
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
@@ -25,6 +25,7 @@ from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.rush_hour import ModelHour
 from mini_kv.labkit.own_engine.steps import Act
 from mini_kv.labkit.time_limit import TookTooLongError
+from mini_kv.messages import pip
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
 from mini_kv.tests.tree import drawn
 

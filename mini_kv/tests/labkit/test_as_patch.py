@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit.lab import shown
+from mini_kv.messages import shown
 
 REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"

@@ -98,7 +98,7 @@ def test_the_gradebook_has_the_first_message_and_the_command_one_students_feedba
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
     assert class_command.run(argparse.Namespace(folder=str(tmp_path), student="bo")) == 2
-    assert "no marks for bo" in capsys.readouterr().err
+    assert "no marks for 'bo'; there are: " in capsys.readouterr().err
 
 
 def test_marks_survive_the_folder(tmp_path):

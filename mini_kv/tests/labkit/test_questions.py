@@ -352,7 +352,7 @@ def test_wrong_words_are_named(words: list[str], message: str, capsys: pytest.Ca
 def test_a_wrong_number_is_named(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["questions", f"--seed={number}"])
-    shown = f"'{number}'" if len(number) < 40 else f"'{number[:40]}'..."
+    shown = f"'{number}'" if len(number) < 60 else f"'{number[:60]}'..."
     assert f"argument --seed: {shown} is not a whole number from 0 to 999,999" in capsys.readouterr().err
 
 

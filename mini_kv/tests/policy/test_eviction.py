@@ -281,7 +281,7 @@ def test_a_policy_is_found_by_name_or_in_a_file(tmp_path: Path) -> None:
     )
     assert after(find_policy(f"{file}:Stack"), 3, "a b c d e") == "e"
     for name, said in {
-        "seive": "there is no policy 'seive'; did you mean sieve? there are lru, ",
+        "seive": "there is no policy 'seive'; did you mean sieve? there are: lru, ",
         f"{file}:Queue": "has no class Queue",
         f"{file}:Empty": "Empty lacks popleft_n, remove, append_n, prepend_n, get_",
         f"{tmp_path}/none.py:Stack": "there is no file",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
+from mini_kv.messages import wrapped
 from mini_kv.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.planning.flags import Flags, add_card_flags, read_card_flags
 from mini_kv.traces.cells import add_cell_arguments, run_cells
@@ -39,16 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser)
     add_size_arguments(parser)
-    parser.add_argument(
-        "--block-sizes", type=int, nargs="+", metavar="N", help="a row per block size, in place of one curve"
-    )
+    about = "a row per block size, in place of one curve"
+    parser.add_argument("--block-sizes", type=int, nargs="+", metavar="N", help=about)
+    about = "parameters of a model of your own"
+    parser.add_argument("--parameters", type=number_above_zero(10**15), metavar="N", help=about)
     add_cell_arguments(parser)
-    parser.add_argument(
-        "--parameters",
-        type=number_above_zero(10**15),
-        metavar="N",
-        help="the model's parameters, if they are not known",
-    )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {about} to a file")
@@ -57,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the sizes of the pool and its blocks."""
     parser.add_argument(
-        "--num-blocks", type=whole_number(1, 10**9), metavar="N", help="size of your pool, the null block included"
+        "--num-blocks", type=whole_number(1, 10**9), metavar="N", help="blocks of your pool, with the null block"
     )
-    parser.add_argument("--memory", type=float, metavar="GIB", help="size of your pool in GiB; needs --model")
-    parser.add_argument("--model", metavar="NAME", help="a model of `mini-kv plan`, or the path of a config.json")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="or GiB of your pool, with --model")
+    parser.add_argument("--model", metavar="NAME", help="of mini-kv plan --list, or the path of a config.json")
     add_card_flags(parser)
 
 
@@ -101,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_dict(curve, num_blocks, memory), indent=2))
     else:
-        print("\n".join([*curve_text(points), "", *lines]))
+        print("\n".join([*curve_text(points), "", *wrapped(lines, sys.stdout)]))
     return 0
 
 

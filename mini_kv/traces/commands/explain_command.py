@@ -9,6 +9,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.events.vllm_source import CAUSES, VERSION
+from mini_kv.messages import wrapped
 from mini_kv.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
 from mini_kv.traces.commands.curve_command import GIB, add_size_arguments, flags_of_model
 from mini_kv.traces.pair import explain_pair
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_dict(waterfall, causes), indent=2))
     else:
-        print("\n".join([*report(waterfall, causes), *source_lines(causes)]))
+        print("\n".join(wrapped([*report(waterfall, causes), *source_lines(causes)], sys.stdout)))
     return 0
 
 
@@ -131,5 +132,5 @@ def _print_pair(args: argparse.Namespace) -> int:
         figures = ("num_tokens", "block_size", "num_shared", "num_hit", "differs", "verdict")
         print(json.dumps({name: getattr(pair, name) for name in figures}, indent=2))
     else:
-        print("\n".join(pair.lines()))
+        print("\n".join(wrapped(pair.lines(), sys.stdout)))
     return 0

@@ -19,22 +19,12 @@ from mini_kv.traces.readers.mooncake import TraceError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser)
-    parser.add_argument(
-        "--num-blocks",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="sizes of the pool in blocks, the null block included (default: eight, from the longest prompt to all)",
-    )
-    parser.add_argument(
-        "--policy",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help=f"policies to compare: {', '.join(POLICIES)}, or your own as file.py:Class (default: all of these)",
-    )
+    about = "sizes of the pool in blocks, with the null block (default: eight)"
+    parser.add_argument("--num-blocks", type=int, nargs="+", metavar="N", help=about)
+    about = f"{', '.join(POLICIES)} (default: all of these), or file.py:Class"
+    parser.add_argument("--policy", nargs="+", action="extend", metavar="NAME", help=about)
     add_cell_arguments(parser)
-    about = "compare with the first policy, with intervals over sessions drawn from this seed"
+    about = "differences to the first policy, over sessions drawn by this seed"
     parser.add_argument("--intervals", type=int, metavar="SEED", help=about)
     parser.add_argument("--json", action="store_true", help="print every replay's report as one JSON object")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TextIO
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.messages import wrapped
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
@@ -25,44 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser)
     parser.add_argument(
-        "--num-blocks",
-        type=int,
-        metavar="N",
-        help="size of the pool in blocks, the null block included (default: no limit)",
+        "--num-blocks", type=int, metavar="N", help="blocks of the pool, with the null block (default: all)"
     )
-    parser.add_argument(
-        "--concurrency",
-        type=int,
-        metavar="C",
-        help="the most requests that hold their blocks at once (default: 1, with a clock 128)",
-    )
-    parser.add_argument(
-        "--policy",
-        metavar="NAME",
-        default="lru",
-        help=f"the eviction policy: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
-    )
-    parser.add_argument(
-        "--rate",
-        metavar="R",
-        help="with a clock and answers, through the scheduler: R requests per second, or as 'recorded'",
-    )
-    parser.add_argument(
-        "--admission",
-        action="append",
-        metavar="NAME",
-        help="with a clock: when a waiting request is admitted; repeat it to compare, or all: "
-        f"{', '.join(strategies())}, or your own as file.py:Class",
-    )
-    parser.add_argument(
-        "--ms-per-step",
-        type=whole_number(0, 60_000),
-        default=20,
-        metavar="MS",
-        help="with a clock: the time of a step (default: 20)",
-    )
-    add_cell_arguments(parser)
+    about = "requests at once (default: 1, with a clock 128)"
+    parser.add_argument("--concurrency", type=int, metavar="N", help=about)
+    about = f"of eviction: {', '.join(POLICIES)}, or file.py:Class (default: lru)"
+    parser.add_argument("--policy", metavar="NAME", default="lru", help=about)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    clock = parser.add_argument_group("with a clock and answers, through the scheduler")
+    clock.add_argument("--rate", metavar="R", help="requests per second, or the word recorded")
+    about = f"when waiting requests are admitted: {', '.join(strategies())}, file.py:Class, or all; may be repeated"
+    clock.add_argument("--admission", action="append", metavar="NAME", help=about)
+    about = "time of a step (default: 20)"
+    clock.add_argument("--ms-per-step", type=whole_number(0, 60_000), default=20, metavar="MS", help=about)
+    add_cell_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     finally:
         bar.clear()
-    print(json.dumps(report.as_dict(), indent=2) if args.json else _format_report(report))
+    print(
+        json.dumps(report.as_dict(), indent=2) if args.json else "\n".join(wrapped(_format_report(report), sys.stdout))
+    )
     return 0
 
 
@@ -191,10 +170,10 @@ def _table(reports: dict[str, ClockReport]) -> str:
     return "\n".join(lines)
 
 
-def _format_report(report: ReplayReport) -> str:
+def _format_report(report: ReplayReport) -> list[str]:
     """Return the report as text, one figure per line with the numbers that it is made of."""
     r = report
-    lines = [
+    return [
         f"{r.requests:,} requests, {r.distinct_blocks:,} different full blocks of {r.block_size} tokens",
         f"pool of {r.num_blocks:,} blocks (one is the null block), at most {r.concurrency:,} running at once",
         "",
@@ -213,7 +192,6 @@ def _format_report(report: ReplayReport) -> str:
         f"peak usage          {_percent(r.peak_usage):>9}  {r.peak_held_blocks:,} blocks were held at once",
         f"time                {r.seconds:>7.2f} s  without reading the file",
     ]
-    return "\n".join(lines)
 
 
 def _percent(share: float | None) -> str:

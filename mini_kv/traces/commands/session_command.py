@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.messages import wrapped
 from mini_kv.traces.readers.mooncake import TraceError
 from mini_kv.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.traces.sessions.analysis import BLOCK_SIZE, Analysis, analyse
@@ -22,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     parser.add_argument(
         "file",
-        help="a session file of Claude Code (~/.claude/projects) or Codex (~/.codex/sessions), plain or in gzip;"
-        f" - is standard input, and {EXAMPLE} is a made-up session",
+        metavar="FILE",
+        help="of Claude Code (~/.claude/projects) or Codex (~/.codex/sessions);"
+        f" - is standard input, {EXAMPLE} a made-up session",
     )
     parser.add_argument("--format", choices=list(READERS), help="the file's format (default: by its first lines)")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for where texts begin")
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(analysis.as_dict(), indent=2))
     else:
         weights = "characters" if args.tokenizer is None else f"tokens of {args.tokenizer}"
-        print("\n".join(report(analysis, weights=weights, with_texts=args.texts)))
+        print("\n".join(wrapped(report(analysis, weights=weights, with_texts=args.texts), sys.stdout)))
     return 0
 
 

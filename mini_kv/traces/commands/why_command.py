@@ -21,6 +21,7 @@ from mini_kv.core.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
+from mini_kv.messages import wrapped
 from mini_kv.planning.flags import Flags, add_flags, check_number, read_flags
 from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.runs import Setup, run_prompts
@@ -38,14 +39,8 @@ TAIL = 1_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads: vLLM's, where vLLM has them."""
     add_flags(parser)
-    parser.add_argument(
-        "--prompt-tokens",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="N",
-        help="lengths of the prompts, or of the prefix that they share",
-    )
+    about = "lengths of prompts, or of the prefix that they share"
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[], metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
 
 
@@ -60,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(as_dict(blocks, rows), indent=2))
     else:
         lines = [*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]
-        print("\n".join([*lines, *more(Path(__file__).parents[3])]))
+        print("\n".join(wrapped([*lines, *more(Path(__file__).parents[3])], sys.stdout)))
     return 0
 
 

@@ -82,11 +82,15 @@ _CELL = re.compile(rb"[\w .%/+-]*|[\d :.TZ+-]*")
 
 def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the arguments that `read_traffic` reads."""
-    parser.add_argument("trace", nargs=nargs, help="requests, one per line, plain or in gzip; - is standard input")
-    parser.add_argument("--format", choices=list(FORMATS), help="the trace's format (default: by its first line)")
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for prompts that are texts")
-    about = "tokens per block (default: 16); of a trace of hashes, tokens per hash (default: the format's, 512 or 16)"
-    parser.add_argument("--block-size", type=int, metavar="N", help=about)
+    parser.add_argument("trace", nargs=nargs, metavar="TRACE", help="requests, one per line; - is standard input")
+    group = parser.add_argument_group("the trace's form")
+    formats = ", ".join(FORMATS)
+    group.add_argument(
+        "--format", choices=list(FORMATS), metavar="NAME", help=f"{formats} (default: by its first line)"
+    )
+    group.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for prompts that are texts")
+    about = "tokens per block, or per hash of the trace"
+    group.add_argument("--block-size", type=int, metavar="N", help=about)
 
 
 def read_traffic(args: argparse.Namespace, path: str | None = None) -> Trace:
