@@ -3,8 +3,9 @@
 # make test-all the slow tests as well: five to ten minutes
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); every lab has such a command
 # make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that this machine lacks
-# make book     set up what the book needs, build it, serve it      make site   only build it into book/site
-# make book-whole  the published book: with live notebooks and as one PDF; takes minutes and needs Chromium
+# make book     set up what the book needs, build it and serve it: two minutes, 300 MB, no PyTorch, npm or browser
+# make site     build it into book/site with PyTorch and npm: every fence runs, labs run in their pages
+# make book-whole  the published book: with live notebooks and as one PDF; writes what `make book` shows without PyTorch
 # make e2e      run the tests in a real browser: this system's Chromium
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
@@ -88,7 +89,7 @@ snapshots: $(VENV)/.lint
 audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)
 
-e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
+e2e: $(VENV)/.e2e $(VENV)/.book $(VENV)/.torch $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(BY_TEST) $(AGAIN) $(ARGS)
 
 # app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
@@ -106,32 +107,34 @@ notebooks-test: $(VENV)/.notebooks $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
-# The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind
+# The book. book: where .venv has PyTorch, every fence runs; else the outputs of some are those in book/data/outputs. It asks
+# for no npm, so labs run in their pages only after `make site` or `make test`. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind
 # folds, into book/site-instructor. book-pages: the pages and the navigation that follow from modules, labs and headings;
 # the pages are not in git, and MkDocs has them written by itself.
 # book-zensical: the same book by MkDocs' successor, which still reports links that our extension rewrites: a look ahead.
 # No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-book: site
+book: $(VENV)/.book
 	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
 
-site: $(VENV)/.book $(LAB_PAGE)
+site: $(VENV)/.book $(VENV)/.torch $(LAB_PAGE)
 	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 	@$(BIN)/python -m mini_kv_book.course --notice
 
-# The notebooks first: chapters lead to those that are there.
-book-whole: $(VENV)/.book $(VENV)/.notebooks $(VENV)/.e2e $(LAB_PAGE)
+# The notebooks first: chapters lead to those that are there. Then the outputs, which the build uses again.
+book-whole: $(VENV)/.book $(VENV)/.torch $(VENV)/.notebooks $(VENV)/.e2e $(LAB_PAGE)
 	@$(BIN)/jupyter nbconvert --to html --execute --config notebooks/.nbconvert/offline.json \
 	  --output-dir book/docs/notebooks notebooks/*.ipynb
+	@$(BIN)/python -m mini_kv_book.outputs
 	@$(MAKE) --no-print-directory site
 	@$(BIN)/python -m mini_kv_book.pdf book/site
 
-book-instructor: $(VENV)/.book $(LAB_PAGE)
+book-instructor: $(VENV)/.book $(VENV)/.torch $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
-book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
+book-test: $(VENV)/.book $(VENV)/.torch $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(AGAIN) $(ARGS)
 
 book-zensical: book-pages
@@ -152,7 +155,7 @@ lint: $(VENV)/.lint $(VENV)/.torch
 	$(BIN)/codespell
 
 # What a reviewer looks at. It is no reason for red, so it exits 0.
-lint-docs: $(VENV)/.book
+lint-docs: $(VENV)/.book $(VENV)/.torch
 	-@env -u LAB_IMPL $(BIN)/python -m pytest -m prose -q $(ARGS)
 
 report:
@@ -197,9 +200,8 @@ STAMPS := $(addprefix $(VENV)/,.ready .torch .book .notebooks .e2e .lint .peers)
   $(NPM)/node_modules/.ready $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-$(VENV)/.torch $(VENV)/.e2e: $(VENV)/.ready
+$(VENV)/.torch $(VENV)/.e2e $(VENV)/.book: $(VENV)/.ready
 $(VENV)/.peers: $(VENV)/.torch # with numpy
-$(VENV)/.book: $(VENV)/.torch # a model runs in some chapters
 $(VENV)/.notebooks: $(VENV)/.torch
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 $(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready

@@ -12,7 +12,7 @@ Reading order:
 - `tables`: tables from code and data: `conformance`, `names`, `serving`, `coverage`, `drafts`,
   `options`, `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `second_home`, `source_lens`, `spine`;
 - `counting`: the lines of a file with code;
-- `kept`: results of fences, kept for the next build;
+- `kept`: results of fences, kept for the next build; `outputs`: those that are stored for a build without PyTorch;
 - `taught` and `found`: the words that each chapter teaches, for the search; `cards`: a page's picture, to share it;
 - `overview`: the lists of chapters and labs at the beginning of their parts;
 - `whole` and `pdf`: all chapters on one page, and as a file to print;

@@ -2,11 +2,12 @@
 
 The picture is the engine's still under the page's title, as a PNG. `theme/main.html` names it. A lab shows its
 chapter's figure, and a page without one the first page's. It is drawn with matplotlib's own fonts, so that it is the
-same on every machine.
+same on every machine. A book that is built without matplotlib has no such pictures.
 """
 
 import base64
 import html
+import importlib.util
 import re
 import textwrap
 from pathlib import Path
@@ -31,8 +32,13 @@ def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
     _titles[name] = str(page.meta.get("title") or page.title)
     if figure := STILL.search(content) or INSTRUMENT.search(content):
         _figures[name] = figure[1]
-    page.meta["card"] = f"{FOLDER}/{name}.png"
+    if _can_draw():
+        page.meta["card"] = f"{FOLDER}/{name}.png"
     return content
+
+
+def _can_draw() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def name_of(source: str) -> str:
@@ -46,6 +52,8 @@ def name_of(source: str) -> str:
 
 def on_post_build(*, config: Any) -> None:
     """Draw the pictures."""
+    if not _can_draw():
+        return
     folder = Path(config.site_dir, FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     for name, title in _titles.items():

@@ -1,5 +1,8 @@
 """The fences of the chapters. A fence that fails stops the build, with file and line.
 
+Without PyTorch a page shows the stored results of its fences (`kept`). A fence without one is shown as code, with a
+warning.
+
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
 kv-beside   two lines as `kv-story` takes them: two figures that go together, with a mark where they differ
@@ -20,9 +23,8 @@ Fences with modules of their own: `lab`, `puzzles`, `plan`, `play`, `claims`, `f
 
 import functools
 import html
-import pkgutil
+import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from mkdocs.exceptions import BuildError
@@ -33,13 +35,25 @@ from pymdownx.superfences import SuperFencesException
 
 from mini_kv.events.scenario import ScenarioError, load_scenario
 from mini_kv.lessons.instrument import STYLE
-from mini_kv.viz.figure import beside, fragment, played_data, story_data
+from mini_kv.viz.figure import beside, fragment, story_data
 from mini_kv.viz.still import svg
-from mini_kv_book.kept import Cells, kept, printed_by
+from mini_kv_book.kept import Cells, lacks_packages, result_of
 from mini_kv_book.links import link_to
 from mini_kv_book.narrow import narrow
 from mini_kv_book.places import language_of, said, where
-from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_instrument, run_python, source_of
+from mini_kv_book.runs import (
+    PREDICT,
+    FenceError,
+    run_chart,
+    run_command,
+    run_instrument,
+    run_python,
+    run_story,
+    source_of,
+)
+
+_log = logging.getLogger("mini_kv_book")  # no child of MkDocs' logger, whose warnings stop a strict build
+_TO_BE_MADE = '<p class="admonition-title">Its output is made by <code>make book-whole</code></p>'
 
 
 class BuildStopped(SuperFencesException, BuildError):
@@ -56,13 +70,22 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
     def formatter(source: str, _language: str, _css_class: str, _options: object, md: Any, **_: object) -> str:
         try:
             return show(source, md)
-        except (FenceError, ScenarioError) as error:
-            place = where(md, source, getattr(error, "offset", 0))
-            raise BuildStopped(f"{place}: {show.__name__}: {error}") from error
         except Exception as error:
-            raise BuildStopped(f"{where(md, source)}: {show.__name__}: {error!r}") from error
+            place = where(md, source, getattr(error, "offset", 0))
+            if lacks_packages() and _needs_package(error, md):
+                _log.warning("WARNING -  %s: %s: no stored output, and %s", place, show.__name__, error)
+                return f'<div class="admonition note">{_TO_BE_MADE}{code(source, "python")}</div>'
+            known = isinstance(error, FenceError | ScenarioError)
+            raise BuildStopped(f"{place}: {show.__name__}: {error if known else repr(error)}") from error
 
     return formatter
+
+
+def _needs_package(error: Exception, md: Any) -> bool:
+    """Return whether a fence failed for want of a package, or because an earlier one on its page did."""
+    if any(isinstance(one, ImportError) for one in (error, error.__cause__)) or "is not installed" in str(error):
+        md.kv_incomplete = True
+    return getattr(md, "kv_incomplete", False)
 
 
 def code(text: str, language: str) -> str:
@@ -91,13 +114,7 @@ def kv_beside(body: str, md: Any) -> str:
 
 def _data(line: str, md: Any) -> dict[str, Any]:
     """Return the story for a line of a fence."""
-    what, _, how = line.partition(", ")
-    name, _, player = what.partition(" by ")
-    if name == "data":
-        return pkgutil.resolve_name(player)()  # type: ignore[no-any-return]
-    scenario = load_scenario(name, language_of(md))
-    scenario = replace(scenario, title=f"{scenario.title}: {how}") if how else scenario
-    return played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
+    return dict(result_of(run_story, line, language_of(md)))
 
 
 @fence
@@ -165,7 +182,7 @@ def kv_instrument(body: str, md: Any) -> str:
 def _cells_of(md: Any) -> Cells:
     """Return the cells of a page, which share their names."""
     if not hasattr(md, "kv_cells"):
-        md.kv_cells = Cells(kept())
+        md.kv_cells = Cells()
     cells: Cells = md.kv_cells
     return cells
 
@@ -173,7 +190,8 @@ def _cells_of(md: Any) -> Cells:
 @fence
 def kv_output(body: str, md: Any) -> str:
     """Run a command, and show it with its output."""
-    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(printed_by(body), md)}</div>'
+    output = printed(result_of(run_command, body.strip()), md)
+    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{output}</div>'
 
 
 def printed(output: str, md: Any) -> str:

@@ -1,11 +1,16 @@
-"""Results of fences and pictures of pages, kept for the next build in book/.cache/fences. `make clean` removes them.
+"""Results of fences and pictures of pages: kept for the next build, and stored for a build without PyTorch.
 
-A result is used again while all that it can depend on is the same: the fence, the cells before it on its page, the
-files of mini_kv, labs and mini_kv_book, the pinned packages, and Python. The result of a failed fence is not kept.
+`book/.cache/fences` keeps results for the next build. `make clean` removes them. A result is used again while all that
+it can depend on is the same: the fence, the cells before it on its page, the files of mini_kv, labs and mini_kv_book,
+the pinned packages, and Python. The result of a failed fence is not kept.
+
+`book/data/outputs` is in git and has what a reader without PyTorch, matplotlib and Node cannot compute. `outputs`
+writes it. A result is used while the fence and the cells before it are the same.
 """
 
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -15,11 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv_book.places import ROOT
-from mini_kv_book.runs import run_command
 
 FOLDER = ROOT / "book" / ".cache" / "fences"
 USED = ("mini_kv", "labs", "book/mini_kv_book")
 LEFT_OUT = {"tests", "__pycache__"}
+OUTPUTS = ROOT / "book" / "data" / "outputs"
+PACKAGES = ("torch", "matplotlib")
+"""Packages that some fences need. Without one of them the build uses the stored results."""
+Results = Callable[[object, Callable[[], Any]], Any]
+"""`results(key, compute)` returns what `compute` returns, or an earlier result for this key. Both are JSON."""
+
+
+def digest_of(key: object) -> str:
+    """Return the name of a result: a digest of its inputs."""
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
 
 
 def stamps() -> dict[Path, tuple[int, int]]:
@@ -53,15 +67,23 @@ class Kept:
         """
         if self.stamps() != self.before:
             return compute()
-        path = self.folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.json"
+        path = self._path_of(key)
         if path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
         result = compute()
+        self.keep(key, result)
+        return result
+
+    def keep(self, key: object, result: Any) -> None:
+        """Keep a result for the next build."""
+        path = self._path_of(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")  # another build may keep the same result at this moment
         unfinished.write_text(json.dumps(result), encoding="utf-8")
         unfinished.replace(path)
-        return result
+
+    def _path_of(self, key: object) -> Path:
+        return self.folder / f"{digest_of(key)}.json"
 
 
 @functools.cache
@@ -70,17 +92,36 @@ def kept() -> Kept:
     return Kept(FOLDER)
 
 
-def printed_by(command: str) -> str:
-    """Return what one `mini-kv ...` command prints."""
-    command = command.strip()
-    return str(kept()(["run_command", command], lambda: run_command(command)))
+@functools.cache
+def lacks_packages() -> bool:
+    """Return whether this machine lacks a package that some fences need."""
+    return any(importlib.util.find_spec(name) is None for name in PACKAGES)
+
+
+@functools.cache
+def stored() -> dict[str, Any]:
+    """Return the stored results of all pages, by the digests of their inputs."""
+    files = sorted(OUTPUTS.rglob("*.json"))
+    return {name: result for file in files for name, result in json.loads(file.read_text(encoding="utf-8")).items()}
+
+
+def kept_or_stored(key: object, compute: Callable[[], Any]) -> Any:
+    """Return the stored result if this machine lacks a package, else the kept or computed one."""
+    if lacks_packages() and (name := digest_of(key)) in stored():
+        return stored()[name]
+    return kept()(key, compute)
+
+
+def result_of(run: Callable[..., Any], *args: str, results: Results = kept_or_stored) -> Any:
+    """Return the result of `run(*args)`."""
+    return results([run.__name__, *args], lambda: run(*args))
 
 
 class Cells:
     """The Python of a page, one fence after the other: run only if a result is missing, and then all of them."""
 
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
+    def __init__(self, results: Results = kept_or_stored) -> None:
+        self.results = results
         self.names: dict[str, Any] = {"__name__": "__main__"}
         """The names that the cells have defined."""
         self.cells: list[tuple[Callable[[str, dict[str, Any]], Any], str]] = []
@@ -89,7 +130,7 @@ class Cells:
     def result(self, run: Callable[[str, dict[str, Any]], Any], body: str) -> Any:
         """Return the result of `run(body, names)` after the cells before. Newlines at the end change nothing."""
         self.cells.append((run, body.rstrip("\n")))
-        return self.kept([[run.__name__, body] for run, body in self.cells], self._catch_up)
+        return self.results([[run.__name__, body] for run, body in self.cells], self._catch_up)
 
     def _catch_up(self) -> Any:
         """Run every cell that has not run in this build. Return the last one's result."""

@@ -6,23 +6,17 @@ and `c`. Without scripts, or without the packed model, the reader sees the plans
 
 from html import escape
 from typing import Any
-from urllib.parse import parse_qsl
 
-from mini_kv.lessons.play import Levers
-from mini_kv_book.assets.play_page import BOXES, problem
 from mini_kv_book.fences import fence as as_fence
-from mini_kv_book.kept import kept
+from mini_kv_book.kept import result_of
 from mini_kv_book.lab import PACKED, inert
-from mini_kv_book.runs import FenceError
+from mini_kv_book.runs import run_planes
 
 
 @as_fence
 def fence(body: str, _md: Any) -> str:
     """Record the run with PyTorch, and show it."""
-    given = dict(parse_qsl(body.strip(), strict_parsing=True))
-    if said := problem(given):
-        raise FenceError(said)
-    record = kept()(["kv_planes", body], lambda: record_of(given))
+    record = result_of(run_planes, body.strip())
     return element(record, model_bytes(record["model"]))
 
 
@@ -30,14 +24,6 @@ def model_bytes(model: str) -> int | None:
     """Return the size of the weights that the site serves, or `None` if it serves none."""
     file = PACKED / model / "model.safetensors"
     return file.stat().st_size if file.is_file() else None
-
-
-def record_of(given: dict[str, str]) -> dict[str, Any]:
-    """Return the recorded run of these fields."""
-    from mini_kv.lessons.torch_plane import recorded  # so that this module can be imported without torch
-
-    texts = {name.upper(): given[name] for name in BOXES if name in given}
-    return recorded(texts, given.get("model", "tiny"), Levers.of(given))
 
 
 def element(record: dict[str, Any], size: int | None) -> str:

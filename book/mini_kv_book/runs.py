@@ -6,16 +6,23 @@ The book's build and `mini_kv/tests/test_book.py` call the same functions.
 import ast
 import io
 import os
+import pkgutil
 import shlex
 import signal
 import subprocess
 import sys
 import textwrap
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
+from mini_kv.events.scenario import load_scenario
+from mini_kv.lessons.play import Levers
 from mini_kv.lessons.trusted import plain
+from mini_kv.viz.figure import played_data, story_data
+from mini_kv_book.assets.play_page import BOXES, problem
 from mini_kv_book.places import ROOT
 
 _PRINTS = "# prints:"
@@ -150,6 +157,28 @@ def run_command(body: str, cpu_seconds: int = _CPU_S, wall_seconds: float = _WAL
     if str(ROOT) in done.stdout:
         raise FenceError("prints a path of the machine that builds the book")
     return done.stdout.strip("\n")
+
+
+def run_story(line: str, lang: str) -> dict[str, Any]:
+    """Return the story of a line of `kv-story`, in this language."""
+    what, _, how = line.partition(", ")
+    name, _, player = what.partition(" by ")
+    if name == "data":
+        return pkgutil.resolve_name(player)()  # type: ignore[no-any-return]
+    scenario = load_scenario(name, lang)
+    scenario = replace(scenario, title=f"{scenario.title}: {how}") if how else scenario
+    return played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
+
+
+def run_planes(body: str) -> dict[str, Any]:
+    """Return the record of a run with PyTorch. Raises `FenceError` for a wrong field."""
+    given = dict(parse_qsl(body, strict_parsing=True))
+    if said := problem(given):
+        raise FenceError(said)
+    from mini_kv.lessons.torch_plane import recorded  # so that this module can be imported without torch
+
+    texts = {name.upper(): given[name] for name in BOXES if name in given}
+    return recorded(texts, given.get("model", "tiny"), Levers.of(given))
 
 
 def _limited(command: list[str], cpu_seconds: int) -> list[str]:

@@ -4,18 +4,15 @@ The build itself, and what a reader sees of it, are in `browser/test_book_site.p
 """
 
 import ast
-import importlib.util
 import json
-import pkgutil
 import re
 import sys
 import tomllib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import errata, generate, kept, leaks, places, stills, taught
+from mini_kv_book import errata, generate, kept, leaks, outputs, places, stills, taught
 from mini_kv_book.assets import plan_page, play_page
 from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
@@ -23,45 +20,13 @@ from mini_kv_book.drawings import with_drawings
 from mini_kv_book.found import LEFT_OUT, marked
 from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.policy import with_policy
-from mini_kv_book.runs import FenceError, run_chart, run_command, run_instrument, run_python, source_of
+from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, run_story, source_of
 
 import mini_kv
 from mini_kv.events.puzzle import puzzle_names
-from mini_kv.events.scenario import load_scenario, scenario_names
+from mini_kv.events.scenario import ScenarioError, load_scenario
 from mini_kv.labkit.course import load_course
 from mini_kv.labkit.grading.solution_leaks import bare, bodies
-
-FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-
-
-class Fence(NamedTuple):
-    """A fence of the book."""
-
-    where: str
-    kind: str
-    body: str
-
-
-def fences(page: str, text: str) -> list[Fence]:
-    """Return the fences of a page, in order."""
-    name, found = f"book/docs/{page}", []
-    for match in FENCE.finditer(text):
-        body = re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE)
-        found.append(Fence(f"{name}:{text.count(chr(10), 0, match.start()) + 2}", match[2], body))
-    return found
-
-
-def wrong_story(body: str, lang: str) -> str:
-    """Return what is wrong with the name of a story and of the function that plays it, or nothing."""
-    name, _, player = body.strip().partition(", ")[0].partition(" by ")
-    if player and not callable(pkgutil.resolve_name(player)):
-        return "no such player"
-    if name == "data":
-        return "" if player else "no function that tells the story"
-    if name not in scenario_names():
-        return "no such scenario"
-    load_scenario(name, lang)  # raises if it is not told in that language
-    return ""
 
 
 def wrong_still(name: str, step: str) -> str:
@@ -93,47 +58,46 @@ def wrong_claims(body: str) -> str:
     return f"these proofs print nothing: {silent}" if silent else ""
 
 
-RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
-    "kv-python": run_python,
-    "kv-chart": run_chart,
-    "kv-instrument": run_instrument,
-}
+def wrong_film(body: str) -> str:
+    """Return nothing. Raises `ScenarioError` if there is no such scenario."""
+    load_scenario(body.splitlines()[0])
+    return ""
+
+
 CHECKS = {
+    "kv-film": wrong_film,
     "kv-plan": wrong_plan,
     "kv-play": wrong_play,
-    "kv-planes": wrong_play,
     "kv-claims": wrong_claims,
     "kv-finale": lambda body: body and "it has no fields",
     "kv-session": lambda body: body and "it has no fields",
 }
 
 
-def wrong(fence: Fence, cells: kept.Cells) -> str:
+def wrong(fence: outputs.Fence, cells: kept.Cells) -> str:
     """Show the fence as the build would, and keep the result for it. Return what is wrong with it, or nothing."""
+    lang = "zh" if fence.where.startswith("book/docs/zh/") else "en"
     try:
         match fence.kind:
             case "kv-python" | "kv-chart" | "kv-instrument":
-                cells.result(RUNNERS[fence.kind], fence.body)
-            case "kv-output":
-                kept.printed_by(fence.body)
+                cells.result(outputs.CELLS[fence.kind], fence.body)
+            case "kv-output" | "kv-planes":
+                kept.result_of(outputs.ALONE[fence.kind], fence.body.strip(), results=cells.results)
             case "kv-source":
                 source_of(fence.body)
-            case "kv-story" | "kv-film":
-                name = fence.body.strip().splitlines()[0]
-                return wrong_story(name, "zh" if fence.where.startswith("book/docs/zh/") else "en")
-            case "kv-beside":
-                first, second = fence.body.strip().splitlines()
-                return wrong_story(first, "en") or wrong_story(second, "en")
+            case "kv-story" | "kv-beside":
+                for line in fence.body.strip().splitlines():
+                    kept.result_of(run_story, line, lang, results=cells.results)
             case "kv-still":
                 return wrong_still(*fence.body.split())
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play" | "kv-planes" | "kv-claims" | "kv-finale" | "kv-session":
+            case "kv-film" | "kv-plan" | "kv-play" | "kv-claims" | "kv-finale" | "kv-session":
                 return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"
-    except FenceError as error:
+    except (FenceError, ScenarioError) as error:
         return str(error)
     return ""
 
@@ -143,25 +107,28 @@ def wrong(fence: Fence, cells: kept.Cells) -> str:
 
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 PAGES |= generate.pages()  # which a fresh clone does not have
-NEEDS = {
-    "mini_kv.lessons.generation": "torch",
-    "mini_kv.lessons.torch_plane": "torch",
-    "softmax_in_tiles": "torch",
-    "```kv-chart": "matplotlib",
-}
-"""What a page says that runs a package which not every machine has."""
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", sorted(PAGES))
 @pytest.mark.slow
 def test_every_fence_of_a_page_can_be_shown(page):
-    text = PAGES[page]
-    for sign, package in NEEDS.items():
-        if sign in text and importlib.util.find_spec(package) is None:
-            pytest.skip(f"pages of the book that run {package}: pip install {package}, or make test")
-    cells = kept.Cells(kept.kept())  # which share their names, as in the build
-    assert [f"{fence.where}: {said}" for fence in fences(page, text) if (said := wrong(fence, cells))] == []
+    """A page that needs a package which this machine lacks is shown from the store, and else the store is up to date.
+
+    If the second fails: python -m mini_kv_book.outputs.
+    """
+    stale = []
+
+    def result(key, compute):
+        found = kept.kept_or_stored(key, compute)
+        stored = kept.stored().get(kept.digest_of(key), found)
+        stale.extend([] if outputs.same(stored, found) else [key])
+        return found
+
+    cells = kept.Cells(result)  # which share their names, as in the build
+    found = outputs.fences(page, PAGES[page])
+    assert [f"{fence.where}: {said}" for fence in found if (said := wrong(fence, cells))] == []
+    assert stale == []
 
 
 def test_every_picture_in_the_lists_of_chapters_and_labs_can_be_drawn():
@@ -405,7 +372,7 @@ def test_a_claim_without_a_proof_or_with_other_choices_is_an_error(body, message
 
 def test_some_of_the_claims_are_true_and_each_proof_runs_alone():
     """On its page, a proof runs without the code of the sections before it."""
-    [fence] = [fence for fence in fences("", PAGES["true-or-false.md"]) if fence.kind == "kv-claims"]
+    [fence] = [fence for fence in outputs.fences("", PAGES["true-or-false.md"]) if fence.kind == "kv-claims"]
     judged = errata.questions(fence.body)
     assert [claim.answer for claim in judged].count("True") in (3, 4)
     assert all(run_python(proof, {})[1] for claim in judged for proof in errata.section_of(claim.id).proofs)

@@ -5,6 +5,7 @@ Everything here needs the book's packages (make book-test installs them), and mo
 
 import importlib
 import json
+import os
 import pkgutil
 import re
 import shutil
@@ -18,7 +19,9 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
+from inline_snapshot import snapshot
 from mini_kv_book import leaks
+from mini_kv_book.outputs import same
 from mini_kv_book.places import ROOT, chinese_edition
 
 from mini_kv import __version__
@@ -119,6 +122,64 @@ def test_a_dead_link_and_a_dead_anchor_stop_it_too(copy):
     assert done.returncode == 1
     assert "contains a link 'no-such-page.md', but the target is not found" in done.stderr
     assert "does not contain an anchor '#no-such-place'" in done.stderr
+
+
+WITHOUT_PACKAGES = """import sys
+sys.modules |= dict.fromkeys(["torch", "matplotlib", "numpy", "pytest"])
+"""
+"""Python runs `sitecustomize.py` when it starts. A name with `None` cannot be imported."""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine without PyTorch, matplotlib, pytest and Node, for a build of `tmp_path / "tree"`."""
+    folder, tree = tmp_path / "bare", tmp_path / "tree"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHOUT_PACKAGES, encoding="utf-8")
+    (folder / "node").write_text("#!/bin/sh\nexit 127\n", encoding="utf-8")
+    (folder / "node").chmod(0o755)
+    return {
+        "PYTHONPATH": os.pathsep.join(map(str, (folder, tree, tree / "book"))),
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def printed_on(page: Path) -> list[str]:
+    """Return what the fences of a built page printed."""
+    return re.findall(r'<div class="kv-printed".*?</div>', page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_without_pytorch_every_page_is_there_with_its_stored_outputs(site, bare, tmp_path):
+    """If an output is missing: python -m mini_kv_book.outputs."""
+    left_out = (".git", ".venv", "node_modules", "site", "site-*", "__pycache__", ".*cache", "kv-lab", "notebooks")
+    tree = Path(shutil.copytree(ROOT, tmp_path / "tree", ignore=shutil.ignore_patterns(*left_out)))
+    done = build(tmp_path / "site", tree, **bare)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line for line in done.stderr.splitlines() if "WARNING" in line] == []
+    assert page_names(tmp_path / "site") == [name for name in page_names(site) if not name.startswith("notebooks/")]
+    for name in ("15-from-prompt-to-text", "21-served", "24-control-plane-data-plane"):
+        light, whole = (printed_on(folder / "chapters" / name / "index.html") for folder in (tmp_path / "site", site))
+        assert light
+        assert same(light, whole)
+
+
+@pytest.mark.xdist_group("copies")
+def test_an_output_that_is_not_stored_is_a_warning_with_file_and_line_and_the_code_is_shown(copy, bare, tmp_path):
+    copy.rename(tmp_path / "tree")
+    index = tmp_path / "tree/book/docs/index.md"
+    fences = ("import torch", "print(torch.tensor(1) + 1)", "print('alone')")
+    index.write_text("# Start\n\n" + "\n".join(f"```kv-python\n{code}\n```\n" for code in fences), encoding="utf-8")
+    done = build(tmp_path / "site", tmp_path / "tree", **bare)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line for line in done.stderr.splitlines() if "WARNING" in line] == snapshot(
+        [
+            "WARNING -  book/docs/index.md:4: kv_python: no stored output, and ModuleNotFoundError: import of torch halted; None in sys.modules",
+            "WARNING -  book/docs/index.md:8: kv_python: no stored output, and NameError: name 'torch' is not defined",
+        ]
+    )
+    page = (tmp_path / "site/index.html").read_text(encoding="utf-8")
+    assert page.count("Its output is made by <code>make book-whole</code>") == 2
+    assert len(printed_on(tmp_path / "site/index.html")) == 1
 
 
 @pytest.fixture
