@@ -69,7 +69,7 @@ def play_address(start: Path) -> str:
         course = load_course(find_checkout(start))
     except ValueError:
         course = Course()
-    on_site = course.site or (course.address and "/OWNER/" not in course.address)
+    on_site = course.site or course.has_address
     return f"{course.site_url}play/" if on_site else "make book, then /play/ at the address that it prints"
 
 
