@@ -180,7 +180,7 @@ def test_the_address_opens_the_question(show):
 def test_a_heading_s_link_does_not_take_the_question_out_of_the_address(show):
     page = show("#model=llama-3-8b&gpu=h100&prompt-tokens=9000")
     page.evaluate("location.hash = 'ask'")
-    page.wait_for_function("location.hash.includes('prompt-tokens=9000')", timeout=5_000)
+    page.wait_for_function("() => location.hash.includes('prompt-tokens=9000')", timeout=5_000)
 
 
 def test_a_plain_config_needs_nothing_beside_it(show):
