@@ -54,8 +54,9 @@ they are indexed.
 The theme loads the search's index with every page, and makes lunr's tree of it. The book does so when the search is
 opened, or when an address has words to mark, after `h=`.
 """
-API_BOOST = 0.001
-"""Weight of a page of the engine in the search. A page of prose has 1, and a word in a title counts 1,000 times."""
+API_BOOST = 1e-6
+"""Weight of a page of the engine in the search. It comes after every page of prose with the same word: such a page has
+the weight 1, and a word in a title counts 1,000 times."""
 
 
 def on_startup(*, command: str, dirty: bool) -> None:

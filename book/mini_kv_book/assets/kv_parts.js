@@ -46,7 +46,7 @@ export function keepAddress(fields) {
 export function onAddress(listener) {
   const read = () => {
     const isOwn = listener(Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
-    if (!isOwn && address) history.replaceState(history.state, "", address);
+    if (!isOwn && address && location.hash) history.replaceState(history.state, "", address);
   };
   addEventListener("hashchange", read);
   read();

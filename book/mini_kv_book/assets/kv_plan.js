@@ -194,7 +194,8 @@ class KvPlan extends HTMLElement {
 
   #show({ plan, why }) {
     this.room.replaceChildren(...(plan.error ? [make("p", { class: "problem" }, plan.error)] : room(plan)));
-    this.weights.hidden = !this.#fields.weights && (!plan.card || Boolean(this.#fields.memory));
+    const { gpu, memory, weights } = this.#fields;
+    this.weights.hidden = !weights && (!gpu || Boolean(memory));
     this.plan.replaceChildren(...(plan.error ? [commanded(plan.command)] : planned(plan)));
     this.why.replaceChildren(...(why.error ? [problem(why)] : found(why)));
     const [row] = why.rows ?? [];

@@ -180,18 +180,28 @@ def test_the_address_opens_the_question(show):
 def test_a_heading_s_link_does_not_take_the_question_out_of_the_address(show):
     page = show("#model=llama-3-8b&gpu=h100&prompt-tokens=9000")
     page.evaluate("location.hash = 'ask'")
-    page.wait_for_function("location.hash.includes('prompt-tokens=9000')", timeout=5_000)
+    page.wait_for_function("() => location.hash.includes('prompt-tokens=9000')", timeout=5_000)
 
 
 def test_a_plain_config_needs_nothing_beside_it(show):
-    """Llama 3.1 8B. The field for other weights is in the answer, not behind "More of vLLM's flags"."""
+    """Llama 3.1 8B, 131,072 bytes per token. The field for other weights is in the answer."""
     (config,) = [row["config"] for row in PUBLIC["everyday"] if row["name"] == "Llama 3.1 8B"]
     page = show()
     fill(page, "Model", "")
     fill(page, "Its text", json.dumps(config))
     assert page.locator("kv-plan .memory .part").first.inner_text() == "weights\n16.1 GB"
     page.get_by_text("Weights: 16.1 GB, counted from the config at 2 bytes per parameter.").wait_for()
+    fill(page, "GPU", "l4")
+    fill(page, "Longest request, tokens", "8192")
+    assert said(page)[0] == "Room for 5 requests of 8,192 tokens on one L4."
+    fill(page, "Weights, GB", "5.7")
+    assert said(page)[0] == "Room for 15 requests of 8,192 tokens on one L4."
+    fill(page, "Weights, GB", "70")
+    assert said(page)[0].startswith("the weights have 70.0 GB, and 22.1 GB of one L4 may be used")
+    fill(page, "GiB for the cache", "8")
     assert page.get_by_label("Weights, GB", exact=True).is_visible()
+    fill(page, "Weights, GB", "")
+    assert not page.get_by_label("Weights, GB", exact=True).is_visible()
 
 
 def test_an_address_that_is_none_of_the_page_s_changes_nothing(show):

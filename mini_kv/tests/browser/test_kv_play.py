@@ -257,7 +257,7 @@ def test_the_address_holds_the_run_although_a_heading_was_visited(show):
     make_steps(page, 1, 2)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.evaluate("location.hash = 'the-engine'")
-    page.wait_for_function("location.hash.includes('steps=2')", timeout=5_000)
+    page.wait_for_function("() => location.hash.includes('steps=2')", timeout=5_000)
     press(page, "Copy its address")
     page.get_by_text("Copied: your texts and steps are in the address.").wait_for()
     assert "steps=2" in page.evaluate("navigator.clipboard.readText()")
