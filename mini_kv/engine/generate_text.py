@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.core.kv_cache_planning import CACHE_DTYPES, bytes_per_block, get_kv_cache_groups, with_cache_dtype
 from mini_kv.engine.generation_screen import MARKS, Screen, pool_lines, printable, text_lines
+from mini_kv.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from mini_kv.engine.drafts import SpeculativeConfig
@@ -114,7 +115,8 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
     """
     try:
         _read_files(args)
-        engine = make_engine(args, **parts)
+        with ProgressLine(sys.stderr, "loading the model"):
+            engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
         advice = "in a checkout, run `make test` or pip install -e '.[engine]'"
@@ -191,15 +193,12 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
 
     Raises `ModuleNotFoundError` if torch or safetensors is missing.
     """
+    _check_numbers(args)  # before torch is loaded, which takes seconds
+    kv_tiers = _tier_config(args)
     from mini_kv.engine.config import EngineConfig
     from mini_kv.engine.llm import load
     from mini_kv.engine.tiered_engine import TieredEngine, open_engine
 
-    for option in ("num_blocks", "block_size", "max_tokens", "top_k", "n"):
-        most = MOST_ANSWERS if option == "n" else LARGEST
-        if getattr(args, option) > most:
-            name = option.replace("_", "-")
-            raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {most:,}")
     model, tokenizer = load(model_folder(args), dtype=args.dtype, untested=args.untested)
     _check_memory(model, args)
     config = EngineConfig(
@@ -207,7 +206,7 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
         args.num_blocks,
         kv_cache_dtype=args.kv_cache_dtype,
         speculative_config=_speculative_config(args.drafts),
-        kv_tiers=_tier_config(args),
+        kv_tiers=kv_tiers,
     )
     engine = open_engine(model, tokenizer, config, **parts)
     if isinstance(engine, TieredEngine):
@@ -217,6 +216,17 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
             folder = printable(str(args.disk_tier))
             print(f"mini-kv generate: the index in {folder} is damaged: {advice}", file=sys.stderr)
     return engine
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Raise `ConfigError` for a number that no model can use."""
+    for option in ("num_blocks", "block_size", "max_tokens", "top_k", "n"):
+        most = MOST_ANSWERS if option == "n" else LARGEST
+        if getattr(args, option) > most:
+            name = option.replace("_", "-")
+            raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {most:,}")
+    if args.max_tokens < 1:
+        raise ConfigError(f"--max-tokens is {args.max_tokens}, it must be at least 1")
 
 
 def model_folder(args: argparse.Namespace) -> Path | None:

@@ -128,7 +128,9 @@ def test_a_story(capsys, name):
 @pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor", "gpu-report"])
 def test_a_verb_waits_for_no_other(verb):
     """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
-    small = tuple(f"mini_kv.{name}" for name in ("labkit", "cli", "interrupts", "messages", "typed_numbers"))
+    small = tuple(
+        f"mini_kv.{name}" for name in ("labkit", "cli", "interrupts", "messages", "progress_line", "typed_numbers")
+    )
     code = (
         f"import sys; from mini_kv.cli import build_parser; build_parser({verb!r});"
         f" print([name for name in sys.modules if name.startswith('mini_kv.') and not name.startswith({small})],"

@@ -30,6 +30,7 @@ PAGE = (
     "mini_kv/__init__.py",
     "mini_kv/interrupts.py",
     "mini_kv/messages.py",
+    "mini_kv/progress_line.py",
     "mini_kv/typed_numbers.py",
     "mini_kv/core",
     "mini_kv/events",

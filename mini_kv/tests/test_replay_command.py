@@ -11,7 +11,8 @@ import pytest
 from mini_kv import labkit, traces
 from mini_kv.cli import main
 from mini_kv.policy.admission_strategies import strategies
-from mini_kv.traces.commands.replay_command import ProgressBar, add_arguments
+from mini_kv.progress_line import ProgressLine
+from mini_kv.traces.commands.replay_command import add_arguments
 from mini_kv.traces.commands.replay_command import run as run_replay
 from mini_kv.traces.league import league
 from mini_kv.traces.readers.mooncake import read_trace
@@ -74,7 +75,7 @@ def test_the_report(capsys):
         "found 1/4 to 3/4           87  requests: 202,240 of their 373,674 tokens",
         "found 3/4 or more          61  requests: 295,936 of their 342,563 tokens",
         "refused requests            0  are larger than the pool: 0 prompt tokens, left out above",
-        "evictions                 790  cached blocks lost their key, because their memory was reused",
+        "evictions                 790  cached blocks whose memory was used again",
         "peak usage            73.74 %  73 blocks were held at once",
     ]
     assert lines[-1].startswith("time ")
@@ -145,7 +146,7 @@ def test_the_progress_bar_is_gone_when_the_report_comes(monkeypatch, capsys):
 
 def test_the_progress_bar_is_drawn_only_when_it_changes():
     terminal = Terminal()
-    bar = ProgressBar(terminal)
+    bar = ProgressLine(terminal)
     bar.total = 1000
     for done in range(1001):
         bar.show(done)
@@ -156,7 +157,7 @@ def test_the_progress_bar_is_drawn_only_when_it_changes():
 def test_ctrl_c_leaves_a_clean_line_and_says_130(monkeypatch, capsys):
     terminal = Terminal(interrupted_at=30)
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert run(SMALL) == 130
+    assert main(["replay", SMALL]) == 130
     assert terminal.line() == ""
     assert capsys.readouterr().out == ""
 

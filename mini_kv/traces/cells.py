@@ -7,7 +7,7 @@ else, so the table is the same on every machine. More than one process needs the
 import argparse
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
@@ -47,8 +47,7 @@ def run_cells(
         cells: at least one.
         jobs: processes on this machine. `None`: one per core, or only this one without the extra sweep.
         dask: address of a scheduler with workers that have mini_kv installed. Then `jobs` is not used.
-        on_progress: called after each cell of a serial run with the number of cells done. Other runs draw a bar of
-            their own on standard error, if that is a terminal.
+        on_progress: called after each cell with the number of cells done.
 
     Raises `ConfigError` if the extra is missing, or if the address does not answer.
     """
@@ -60,11 +59,11 @@ def run_cells(
         raise ConfigError(f"{option} needs the extra sweep: {advice}")
     packed = pickle.dumps(shared)
     with _processes(min(jobs or os.cpu_count() or 1, len(cells))) if dask is None else _cluster(dask, packed):
-        return _run_elsewhere(function, packed, cells)
+        return _run_elsewhere(function, packed, cells, on_progress)
 
 
 def _has_extra() -> bool:
-    return all(find_spec(package) is not None for package in ("joblib", "distributed", "tqdm"))
+    return all(find_spec(package) is not None for package in ("joblib", "distributed"))
 
 
 def _run_here(
@@ -73,29 +72,31 @@ def _run_here(
     cells: Sequence[Cell],
     on_progress: Callable[[int], None] | None,
 ) -> list[Result]:
-    results = []
-    for cell in cells:
-        results.append(function(shared, cell))
-        if on_progress is not None:
-            on_progress(len(results))
-    return results
+    return _noted((function(shared, cell) for cell in cells), on_progress)
 
 
-def _run_elsewhere(function: Callable[[Any, Cell], Result], packed: bytes, cells: Sequence[Cell]) -> list[Result]:
+def _run_elsewhere(
+    function: Callable[[Any, Cell], Result],
+    packed: bytes,
+    cells: Sequence[Cell],
+    on_progress: Callable[[int], None] | None,
+) -> list[Result]:
     """Return the results of the cells, run by the configured backend of joblib."""
     import joblib
-    from tqdm import tqdm
 
+    parallel = joblib.Parallel(return_as="generator", batch_size=1)
+    with ignored_by_children():  # they start here, and end with `_processes`
+        finished = parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells)
+    return _noted(finished, on_progress)
+
+
+def _noted(finished: Iterable[Result], on_progress: Callable[[int], None] | None) -> list[Result]:
+    """Return the results, and report how many there are after each."""
     results = []
-    with tqdm(
-        total=len(cells), unit="cell", leave=False, disable=None
-    ) as bar:  # None: no bar where there is no terminal
-        parallel = joblib.Parallel(return_as="generator", batch_size=1)
-        with ignored_by_children():  # they start here, and end with `_processes`
-            finished = parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells)
-        for result in finished:
-            results.append(result)
-            bar.update()
+    for result in finished:
+        results.append(result)
+        if on_progress is not None:
+            on_progress(len(results))
     return results
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mini_kv.messages import choices, did_you_mean, shown
+from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import number_above_zero
 from mini_kv.verify.compare import TOPICS, Outcome, Recorded, Verdict, play, recorded_scenarios, topic_of
 from mini_kv.verify.program import TIMEOUT_S, Piped, ProgramError
@@ -58,19 +59,22 @@ def run(args: argparse.Namespace) -> int:
         if args.scenario is not None:
             return max([_one(recorded, args) for recorded in chosen])  # the manager's and the scheduler's
         outcomes: list[Outcome] = []
-        played = _noted(_played(chosen, args.program, args.timeout), outcomes)
-        for line in map(json.dumps, map(_as_dict, played)) if args.json else report(played):
-            print(line, flush=True)  # as it comes: a slow program takes minutes
+        with ProgressLine(sys.stderr, "starting the program") as progress:
+            progress.total = len(chosen)
+            played = _noted(_played(chosen, args.program, args.timeout), outcomes, progress)
+            for line in map(json.dumps, map(_as_dict, played)) if args.json else report(played):
+                progress.print(line)  # as it comes: a slow program takes minutes
     except ProgramError as error:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
     return _status(outcomes)
 
 
-def _noted(played: Iterator[Outcome], outcomes: list[Outcome]) -> Iterator[Outcome]:
-    """Yield the outcomes, and add each to the list."""
+def _noted(played: Iterator[Outcome], outcomes: list[Outcome], progress: ProgressLine) -> Iterator[Outcome]:
+    """Yield the outcomes, add each to the list, and show how many there are."""
     for outcome in played:
         outcomes.append(outcome)
+        progress.show(len(outcomes))
         yield outcome
 
 

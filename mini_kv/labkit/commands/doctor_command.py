@@ -36,9 +36,7 @@ EXTRAS = {
     "serve": Extra(("torch", "safetensors", "starlette", "uvicorn", "prometheus_client"), "mini-kv serve", "make test"),
     "events": Extra(("pyzmq", "msgspec"), "KV events of an engine's cache; mini-kv attach", "make test"),
     "tokenizer": Extra(("tokenizers", "jinja2"), "traces of texts and chats", "make test"),
-    "sweep": Extra(
-        ("joblib", "distributed", "tqdm"), "tables of replays in processes and on a Dask cluster", "make test"
-    ),
+    "sweep": Extra(("joblib", "distributed"), "tables of replays in processes and on a Dask cluster", "make test"),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml. A test compares them."""

@@ -16,6 +16,7 @@ from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.labkit.own_engine.found import find_parts
 from mini_kv.messages import pip, shown
+from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import whole_number
 from mini_kv.viz.figure import page
 
@@ -67,19 +68,13 @@ def run(args: argparse.Namespace) -> int:
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
-    tell = _tell if sys.stdout.isatty() else lambda name: None
-    finale = Finale(args.labs, all_labs(root), scenes, tell)
-    for line in finale.lines():
-        tell("")
-        print(line, flush=True)
+    with ProgressLine(sys.stderr) as progress:
+        finale = Finale(args.labs, all_labs(root), scenes, progress.tell)
+        for line in finale.lines():
+            progress.print(line)
     if args.film is not None and finale.film is not None:
         write_page(args.film, page(finale.film))
     return 0 if finale.is_right else 1
-
-
-def _tell(name: str) -> None:
-    """Show what runs in the terminal's last line, until the next text covers it. `name`: "" for nothing."""
-    print(f"\r{name:<40}\r", end="", flush=True)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from mini_kv.labkit.grading.gradebook import as_csv, save
 from mini_kv.labkit.grading.handins import find_handins, read_roster
 from mini_kv.labkit.grading.isolation import KINDS, find_walls
 from mini_kv.labkit.lab import all_labs, find_checkout, find_lab
+from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import whole_number
 
 
@@ -73,7 +74,9 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
     Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work, not after it
     walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
     print(walls.in_words)
-    marks = Grader(labs, walls, args.seconds, args.accept).grade_all(handins, args.jobs, _tell)
+    with ProgressLine(sys.stderr, "grading") as line:
+        grader = Grader(labs, walls, args.seconds, args.accept)
+        marks = grader.grade_all(handins, args.jobs, lambda mark: line.print(_line_of(mark)))
     save(Path(args.out), marks, labs)
     if args.csv is not None:
         write_file(args.csv, as_csv(marks))
@@ -88,9 +91,9 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.submissions} is not a folder")
 
 
-def _tell(mark: Mark) -> None:
-    """Print a line: the student, the lab, the points, the code that ran, and the reasons to review it."""
+def _line_of(mark: Mark) -> str:
+    """Return a line: the student, the lab, the points, the code that ran, and the reasons to review it."""
     why = f"  {mark.status}: {mark.why[0][:100]}" if mark.why else f"  {mark.status}" * (mark.status != "graded")
     more = f" (and {len(mark.why) - 1} more)" if mark.why[1:] else ""
     ran = f"  ran {mark.ran}" if mark.ran else "  no code ran"
-    print(f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{ran}{why}{more}", flush=True)
+    return f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{ran}{why}{more}"

@@ -126,14 +126,24 @@ def test_parts_are_not_dropped_for_tiers(capsys):
     assert capsys.readouterr().err == f"mini-kv generate: {message}\n"
 
 
+@pytest.mark.parametrize("options", [["--max-tokens", "0"], ["--disk-capacity", "5"]])
+def test_a_wrong_number_is_refused_before_torch_is_loaded(options):
+    code = (
+        f"import sys; from mini_kv.cli import main; print(main(['generate', 'A', *{options}]), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], text=True, check=True, capture_output=True)
+    assert done.stdout == "2 False\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["", "good"], "the prompt of request '0' is empty: there is nothing to continue"),
-        (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
+        (["good", "--max-tokens", "0"], "--max-tokens is 0, it must be at least 1"),
         (["good", "--reload", "cheaper"], "--reload cheaper needs a tier to reload from: --memory-tier, for instance"),
         (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
-        (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster needs a server tier, but no"),
+        (["good", "--memory-tier", "1", "--server-cluster"], "--server-cluster needs the server: --server-tier"),
+        (["good", "--disk-capacity", "5"], "--disk-capacity needs the tier whose size it is: --disk-tier DIR"),
         (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--max-tokens", "2", "--min-tokens", "3"], "min_tokens is 3, it must be from 0 to max_tokens, 2"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.messages import wrapped
 from mini_kv.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.planning.flags import Flags, add_card_flags, read_card_flags
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.cells import add_cell_arguments, run_cells
 from mini_kv.traces.curve import Curve, CurvePoint, make_curve
 from mini_kv.traces.plot import curve_svg, curve_text, page
@@ -71,16 +72,18 @@ def flags_of_model(args: argparse.Namespace, block_size: int) -> Flags:
 def run(args: argparse.Namespace) -> int:
     """Print the curve and return 0, or 2 with one line on stderr if the trace or an argument is wrong."""
     try:
-        trace = read_traffic(args)
+        with ProgressLine(sys.stderr, "drawing the curve") as progress:
+            trace = read_traffic(args)
+            if args.block_sizes is not None:
+                figures = _sweep(trace, args, progress)
+            else:
+                curve, memory = _curve(trace, args)
         if args.block_sizes is not None:
-            return _print_sweep(trace, args)
-        block_size = get_block_size(trace, args.block_size)
-        flags = flags_of_model(args, block_size)
-        memory = None if args.model is None else _memory(args.model, flags, args.parameters)
-        curve = make_curve(make_prompts(trace, block_size), block_size)
+            print("\n".join([json.dumps(figures, indent=2)] if args.json else _table(figures)))
+            return 0
         num_blocks = args.num_blocks
         if args.memory is not None:
-            num_blocks = _blocks_in(args.memory, memory)
+            num_blocks = blocks_in(args.memory, None if memory is None else memory.bytes_per_block)
         lines = report(curve, num_blocks, memory)
     except (TraceError, ConfigError) as error:
         print(f"mini-kv curve: {error}", file=sys.stderr)
@@ -101,8 +104,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_sweep(trace: Trace, args: argparse.Namespace) -> int:
-    """Print the hit rate of blocks of each size at best and at the knee."""
+def _curve(trace: Trace, args: argparse.Namespace) -> tuple[Curve, Memory | None]:
+    """Return the curve, and the memory of its blocks if there is a model."""
+    block_size = get_block_size(trace, args.block_size)
+    flags = flags_of_model(args, block_size)
+    memory = None if args.model is None else _memory(args.model, flags, args.parameters)
+    return make_curve(make_prompts(trace, block_size), block_size), memory
+
+
+def _sweep(trace: Trace, args: argparse.Namespace, progress: ProgressLine) -> list[dict[str, Any]]:
+    """Return the figures of the curve with blocks of each size."""
     of_one_curve = ("num_blocks", "memory", "model", "parameters", "csv", "svg", "html")
     given = [f"--{name.replace('_', '-')}" for name in of_one_curve if getattr(args, name) is not None]
     if given:
@@ -111,18 +122,20 @@ def _print_sweep(trace: Trace, args: argparse.Namespace) -> int:
     for size in args.block_sizes:
         check_block_size(trace, size)
     sizes = sorted(set(args.block_sizes))
-    figures = run_cells(_figures_of_curve, trace, sizes, jobs=args.jobs, dask=args.dask)
-    if args.json:
-        print(json.dumps(figures, indent=2))
-        return 0
-    print(f"{'block size':>10} {'at most':>9} {'in blocks':>11} {'knee':>9} {'in blocks':>11}")
+    progress.total = len(sizes)
+    return run_cells(_figures_of_curve, trace, sizes, jobs=args.jobs, dask=args.dask, on_progress=progress.show)
+
+
+def _table(figures: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the hit rate of blocks of each size at best and at the knee."""
+    lines = [f"{'block size':>10} {'at most':>9} {'in blocks':>11} {'knee':>9} {'in blocks':>11}"]
     for row in figures:
         most, knee = row["points"][-1], row["at"]
-        print(
+        lines.append(
             f"{row['block_size']:>10,} {100 * most['hit_rate']:>7.2f} % {most['num_blocks']:>11,}"
             f" {100 * knee['hit_rate']:>7.2f} % {knee['num_blocks']:>11,}"
         )
-    return 0
+    return lines
 
 
 def _figures_of_curve(trace: Trace, block_size: int) -> dict[str, Any]:
@@ -146,12 +159,13 @@ def _memory(name: str, flags: Flags, parameters: float | None) -> Memory:
     return Memory(model.title, bytes_per_block(groups), seconds, flags.card or H200)
 
 
-def _blocks_in(gib: float, memory: Memory | None) -> int:
-    if memory is None:
+def blocks_in(gib: float, bytes_per_block: int | None) -> int:
+    """Return the blocks of a memory. Raises `ConfigError` without a model, or for an unusable size."""
+    if bytes_per_block is None:
         raise ConfigError("--memory needs --model, which says how large a block is")
     if not 0 < gib <= 10**9:  # which NaN is not
         raise ConfigError(f"--memory is {gib:g}, it must be above 0 and at most 1,000,000,000 GiB")
-    return int(gib * GIB) // memory.bytes_per_block
+    return int(gib * GIB) // bytes_per_block
 
 
 def report(curve: Curve, num_blocks: int | None, memory: Memory | None) -> list[str]:

@@ -10,8 +10,9 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.events.vllm_source import CAUSES, VERSION
 from mini_kv.messages import wrapped
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
-from mini_kv.traces.commands.curve_command import GIB, add_size_arguments, flags_of_model
+from mini_kv.traces.commands.curve_command import add_size_arguments, blocks_in, flags_of_model
 from mini_kv.traces.pair import explain_pair
 from mini_kv.traces.prompt_hashes import Trace, get_block_size, make_prompts, token_requests
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
@@ -36,11 +37,12 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("give a trace, or --pair and two files")
         if args.pair is not None:
             return _print_pair(args)
-        trace = read_traffic(args)
-        setup = make_setup(trace, args)
-        prompts = make_prompts(trace, setup.hash_block_size)
-        waterfall = make_waterfall(trace, prompts, setup, concurrency=args.concurrency)
-        causes = find_causes(waterfall, prompts)
+        with ProgressLine(sys.stderr, "looking for the causes"):
+            trace = read_traffic(args)
+            setup = make_setup(trace, args)
+            prompts = make_prompts(trace, setup.hash_block_size)
+            waterfall = make_waterfall(trace, prompts, setup, concurrency=args.concurrency)
+            causes = find_causes(waterfall, prompts)
     except (TraceError, ConfigError) as error:
         print(f"mini-kv explain: {error}", file=sys.stderr)
         return 2
@@ -69,9 +71,7 @@ def make_setup(trace: Trace, args: argparse.Namespace) -> Setup:
             )
     num_blocks = args.num_blocks
     if args.memory is not None:
-        if args.model is None:
-            raise ConfigError("--memory needs --model, which says how large a block is")
-        num_blocks = int(args.memory * GIB) // bytes_per_block(groups)
+        num_blocks = blocks_in(args.memory, None if args.model is None else bytes_per_block(groups))
     if num_blocks is None and args.concurrency > 1:
         raise ConfigError("--concurrency needs the size of the pool: --num-blocks, or --model and --memory")
     return Setup(groups, num_blocks)

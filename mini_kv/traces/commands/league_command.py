@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.cells import add_cell_arguments
-from mini_kv.traces.commands.replay_command import ProgressBar, unfinished
+from mini_kv.traces.commands.replay_command import unfinished
 from mini_kv.traces.intervals import compare
 from mini_kv.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
 from mini_kv.traces.prompt_hashes import as_hashes
@@ -32,19 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the trace under every policy and print the table. Return the exit status.
 
-    0: done. 2: the trace or an argument is wrong, with one line on stderr. 130: interrupted with Ctrl-C.
+    0: done. 2: the trace or an argument is wrong, with one line on stderr.
     """
-    bar = ProgressBar(sys.stderr)
     try:
-        trace = as_hashes(read_traffic(args), args.block_size)
-        sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
-        policies = [*(args.policy or POLICIES), BELADY]
-        if args.intervals is not None and len({entry.session_id for entry in trace}) == 1:
-            raise ConfigError("--intervals needs a trace with several sessions, such as `mini-kv trace fetch agents`")
-        bar.total = len(sizes) * len(policies)
-        standings = league(trace, sizes, policies, jobs=args.jobs, dask=args.dask, on_progress=bar.show)
-    except KeyboardInterrupt:
-        return 130
+        with ProgressLine(sys.stderr, "reading the trace") as line:
+            standings = _standings(args, line)
     except (TraceError, ConfigError, ImportError, SyntaxError) as error:
         print(f"mini-kv league: {error}", file=sys.stderr)
         return 2
@@ -54,8 +47,6 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"mini-kv league: {args.trace}: {error.strerror or error}", file=sys.stderr)
         return 2
-    finally:
-        bar.clear()
     if args.json:
         print(json.dumps([{"policy": s.policy, **s.report.as_dict()} for s in standings], indent=2))
     else:
@@ -63,6 +54,16 @@ def run(args: argparse.Namespace) -> int:
         if args.intervals is not None:
             print(f"\n{format_intervals(standings, args.intervals)}")
     return 0
+
+
+def _standings(args: argparse.Namespace, line: ProgressLine) -> list[Standing]:
+    trace = as_hashes(read_traffic(args), args.block_size)
+    sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
+    policies = [*(args.policy or POLICIES), BELADY]
+    if args.intervals is not None and len({entry.session_id for entry in trace}) == 1:
+        raise ConfigError("--intervals needs a trace with several sessions, such as `mini-kv trace fetch agents`")
+    line.total = len(sizes) * len(policies)
+    return league(trace, sizes, policies, jobs=args.jobs, dask=args.dask, on_progress=line.show)
 
 
 def format_table(standings: Sequence[Standing]) -> str:

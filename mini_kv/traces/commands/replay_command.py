@@ -3,9 +3,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
@@ -13,6 +13,7 @@ from mini_kv.messages import wrapped
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.cells import add_cell_arguments, run_cells
 from mini_kv.traces.clock import ClockReport, arrival_times, replay_with_clock
 from mini_kv.traces.prompt_hashes import as_hashes
@@ -46,25 +47,11 @@ def run(args: argparse.Namespace) -> int:
     """Replay the trace and print the report. Return the exit status.
 
     0: done. 2: the trace or an argument is wrong. Then stderr gets one line, and nothing was replayed.
-    130: interrupted with Ctrl-C.
     """
-    bar = ProgressBar(sys.stderr)
+    names = _names(args.admission)
     try:
-        policy = find_policy(args.policy)
-        with_clock = args.rate is not None or args.admission is not None
-        names = _names(args.admission)
-        for name in names:
-            find_strategy(name)  # a wrong name is told before a minute has gone by
-        rate = _rate(args.rate)
-        trace = as_hashes(read_traffic(args), args.block_size)
-        bar.total = len(trace)
-        if with_clock:
-            print(_with_clock(trace, names, rate, args, bar))
-            return 0
-        concurrency = 1 if args.concurrency is None else args.concurrency
-        report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts_of(policy), on_progress=bar.show)
-    except KeyboardInterrupt:
-        return 130
+        with ProgressLine(sys.stderr, "reading the trace") as line:
+            report = _report(args, names, line)
     except (TraceError, ConfigError) as error:
         print(f"mini-kv replay: {error}", file=sys.stderr)
         return 2
@@ -77,12 +64,25 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:  # a NUL in the path
         print(f"mini-kv replay: {args.trace!r}: {error}", file=sys.stderr)
         return 2
-    finally:
-        bar.clear()
-    print(
-        json.dumps(report.as_dict(), indent=2) if args.json else "\n".join(wrapped(_format_report(report), sys.stdout))
-    )
+    print("\n".join(report))
     return 0
+
+
+def _report(args: argparse.Namespace, names: list[str], line: ProgressLine) -> Iterable[str]:
+    """Replay the trace and return the lines of the report. Nothing is replayed if a name is wrong."""
+    policy = find_policy(args.policy)
+    for name in names:
+        find_strategy(name)  # a wrong name is told before a minute has gone by
+    rate = _rate(args.rate)
+    trace = as_hashes(read_traffic(args), args.block_size)
+    line.total = len(trace)
+    if args.rate is not None or args.admission is not None:
+        return [_with_clock(trace, names, rate, args, line)]
+    concurrency = 1 if args.concurrency is None else args.concurrency
+    report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts_of(policy), on_progress=line.show)
+    if args.json:
+        return [json.dumps(report.as_dict(), indent=2)]
+    return wrapped(_format_report(report), sys.stdout)
 
 
 def unfinished(policies: Sequence[str], error: NotImplementedError) -> str:
@@ -110,16 +110,16 @@ def _rate(written: str | None) -> float | None:
 
 
 def _with_clock(
-    trace: Sequence[TraceRequest], names: list[str], rate: float | None, args: argparse.Namespace, bar: "ProgressBar"
+    trace: Sequence[TraceRequest], names: list[str], rate: float | None, args: argparse.Namespace, line: ProgressLine
 ) -> str:
     """Replay the trace with a clock under each of these strategies, and return a line for each, or all as JSON."""
     config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
     clocked = _Clocked(trace, args.num_blocks, config, rate, args.ms_per_step, args.policy)
     if len(names) == 1:
-        reports = {names[0]: _replay_clocked(clocked, names[0], bar.show)}
+        reports = {names[0]: _replay_clocked(clocked, names[0], line.show)}
     else:
-        bar.total = len(names)
-        found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=bar.show)
+        line.total = len(names)
+        found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=line.show)
         reports = dict(zip(names, found, strict=True))
     if args.json:
         return json.dumps({name: asdict(report) for name, report in reports.items()}, indent=2)
@@ -188,7 +188,7 @@ def _format_report(report: ReplayReport) -> list[str]:
         ),
         f"refused requests    {r.requests_refused:>9,}  "
         f"are larger than the pool: {r.prompt_tokens_refused:,} prompt tokens, left out above",
-        f"evictions           {r.evictions:>9,}  cached blocks lost their key, because their memory was reused",
+        f"evictions           {r.evictions:>9,}  cached blocks whose memory was used again",
         f"peak usage          {_percent(r.peak_usage):>9}  {r.peak_held_blocks:,} blocks were held at once",
         f"time                {r.seconds:>7.2f} s  without reading the file",
     ]
@@ -196,30 +196,3 @@ def _format_report(report: ReplayReport) -> list[str]:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
-
-
-class ProgressBar:
-    """A line on a terminal that is redrawn in place. It draws only on a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.total = 1
-        """The number that is 100 %."""
-        self._stream = stream
-        self._is_terminal = stream.isatty()
-        self._drawn = ""
-
-    def show(self, done: int) -> None:
-        """Draw the bar with `done` of `total` filled, if it differs from the bar on the screen."""
-        percent = 100 * done // self.total
-        text = f"{percent:3} % [{'#' * (percent // 5):<20}]"
-        if self._is_terminal and text != self._drawn:
-            self._drawn = text
-            self._stream.write("\r" + text)
-            self._stream.flush()
-
-    def clear(self) -> None:
-        """Erase the bar."""
-        if self._drawn:
-            # Two cells more: on Ctrl-C the terminal writes ^C behind the bar.
-            self._stream.write("\r" + " " * (len(self._drawn) + 2) + "\r")
-            self._stream.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.messages import wrapped
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.readers.mooncake import TraceError
 from mini_kv.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.traces.sessions.analysis import BLOCK_SIZE, Analysis, analyse
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 0, or 2 with one line on stderr if the file or an argument is wrong."""
     try:
-        analysis = _analysed(args)
+        with ProgressLine(sys.stderr, "reading the session"):
+            analysis = _analysed(args)
     except (TraceError, ConfigError) as error:
         print(f"mini-kv session: {error}", file=sys.stderr)
         return 2

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.faults import FAULTS
 from mini_kv.traces.generators import KINDS, format_tokens, generate
 from mini_kv.traces.published import PUBLISHED, fetch
@@ -50,7 +51,8 @@ def _fetch(args: argparse.Namespace) -> int:
     published = PUBLISHED[args.name]
     target = args.to or Path(f"{args.name}.jsonl")
     try:
-        fetch(published, target)
+        with ProgressLine(sys.stderr, "downloading"):
+            fetch(published, target)
     except (ConfigError, OSError) as error:
         print(f"mini-kv trace: {error}", file=sys.stderr)
         return 2

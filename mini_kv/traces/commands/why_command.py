@@ -23,6 +23,7 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
 from mini_kv.messages import wrapped
 from mini_kv.planning.flags import Flags, add_flags, check_number, read_flags
+from mini_kv.progress_line import ProgressLine
 from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.runs import Setup, run_prompts
 
@@ -47,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer and return 0, or 2 with one line on stderr if the model or an option cannot be used."""
     try:
-        blocks, rows = answered(args)
+        with ProgressLine(sys.stderr, "sending prompts"):
+            blocks, rows = answered(args)
     except ConfigError as error:
         print(f"mini-kv why: {error}", file=sys.stderr)
         return 2
