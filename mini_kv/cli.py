@@ -43,6 +43,7 @@ VERBS = {
     "verify": Verb("any engine against vLLM's recorded answers, call by call", "verify"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
     "why": Verb("how long a model's blocks are, and what prompts can find at best", "traces.commands"),
+    "labs": Verb("write the labs into a folder, where mini_kv is installed", "labkit.commands"),
     "run": Verb("test your file of a lab: the first failure, and how many more", "labkit.commands"),
     "status": Verb("your progress in every lab", "labkit.commands"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
