@@ -32,6 +32,7 @@ LEARN, ENGINE, SERVER, CLASS, MORE = "learn", "your engine", "your server", "you
 VERBS = {
     "story": Verb(LEARN, "play a scenario, or a lab's test, step by step", "labkit.commands"),
     "puzzle": Verb(LEARN, "reach a goal with a few calls to the cache", "labkit.commands"),
+    "labs": Verb(LEARN, "write the labs into a folder, where mini_kv is installed", "labkit.commands"),
     "run": Verb(LEARN, "test your file of a lab: the first failure, and how many more", "labkit.commands"),
     "hint": Verb(LEARN, "a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
     "predict": Verb(LEARN, "a lab's questions, to be answered before you run it", "labkit.commands"),

@@ -37,7 +37,7 @@ from mini_kv.events.scenario import ScenarioError, load_scenario
 from mini_kv.lessons.instrument import STYLE
 from mini_kv.viz.figure import beside, fragment, story_data
 from mini_kv.viz.still import svg
-from mini_kv_book.kept import Cells, lacks_packages, result_of
+from mini_kv_book.kept import Cells, result_of, uses_stored
 from mini_kv_book.links import link_to
 from mini_kv_book.narrow import narrow
 from mini_kv_book.places import language_of, said, where
@@ -72,8 +72,10 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
             return show(source, md)
         except Exception as error:
             place = where(md, source, getattr(error, "offset", 0))
-            if lacks_packages() and _needs_package(error, md):
-                _log.warning("WARNING -  %s: %s: no stored output, and %s", place, show.__name__, error)
+            if uses_stored() and _needs_package(error, md):
+                _log.warning(
+                    "WARNING -  %s: %s: this output is made by make book-whole (%s)", place, show.__name__, error
+                )
                 return f'<div class="admonition note">{_TO_BE_MADE}{code(source, "python")}</div>'
             known = isinstance(error, FenceError | ScenarioError)
             raise BuildStopped(f"{place}: {show.__name__}: {error if known else repr(error)}") from error

@@ -26,7 +26,7 @@ USED = ("mini_kv", "labs", "book/mini_kv_book")
 LEFT_OUT = {"tests", "__pycache__"}
 OUTPUTS = ROOT / "book" / "data" / "outputs"
 PACKAGES = ("torch", "matplotlib")
-"""Packages that some fences need. Without one of them the build uses the stored results."""
+"""Packages that some fences need."""
 Results = Callable[[object, Callable[[], Any]], Any]
 """`results(key, compute)` returns what `compute` returns, or an earlier result for this key. Both are JSON."""
 
@@ -93,9 +93,9 @@ def kept() -> Kept:
 
 
 @functools.cache
-def lacks_packages() -> bool:
-    """Return whether this machine lacks a package that some fences need."""
-    return any(importlib.util.find_spec(name) is None for name in PACKAGES)
+def uses_stored() -> bool:
+    """Return whether the build uses stored results, because this machine lacks PyTorch, matplotlib or Node."""
+    return shutil.which("node") is None or any(importlib.util.find_spec(name) is None for name in PACKAGES)
 
 
 @functools.cache
@@ -106,8 +106,8 @@ def stored() -> dict[str, Any]:
 
 
 def kept_or_stored(key: object, compute: Callable[[], Any]) -> Any:
-    """Return the stored result if this machine lacks a package, else the kept or computed one."""
-    if lacks_packages() and (name := digest_of(key)) in stored():
+    """Return the stored result if the build uses it and has it, else the kept or computed one."""
+    if uses_stored() and (name := digest_of(key)) in stored():
         return stored()[name]
     return kept()(key, compute)
 

@@ -89,9 +89,8 @@ def file_of(page: str) -> Path:
     return (OUTPUTS / page).with_suffix(".json")
 
 
-def write(page: str, found: dict[str, Any]) -> None:
+def write(file: Path, found: dict[str, Any]) -> None:
     """Write a page's file, or delete it if there is nothing to store."""
-    file = file_of(page)
     if not found:
         file.unlink(missing_ok=True)
         return
@@ -108,7 +107,7 @@ def main() -> None:
         file.unlink()
     with ProcessPoolExecutor(max_tasks_per_child=1) as pool:
         for page, found in zip(pages, pool.map(to_store, pages), strict=True):
-            write(page, found)
+            write(file_of(page), found)
 
 
 if __name__ == "__main__":

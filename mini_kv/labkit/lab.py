@@ -17,6 +17,8 @@ NEEDS = {
     "K": "Triton, interpreted or on a GPU",
 }
 """The levels of requirements that a lab can declare, by the letter in its `lab.toml`."""
+PACKED_LABS = Path(__file__).with_name("labs.zip")
+"""The labs, in an installed wheel: `mini-kv labs` writes them."""
 PACKAGES = {"C": (), "T": ("torch",), "K": ("torch", "triton", "numpy")}
 """Packages that each level needs."""
 
@@ -194,13 +196,15 @@ class UnknownLabError(ValueError):
 def find_checkout(start: Path) -> Path:
     """Return the nearest folder from `start` upwards that contains labs.
 
-    Raises `UnknownLabError` if there is none. The message has the path of this mini_kv's checkout, if it has one.
+    Raises `UnknownLabError` if there is none. The message has the path of this mini_kv's checkout, if it has one, or
+    the command that writes the labs.
     """
     for folder in (start, *start.parents):
         if _lab_files(folder):
             return folder
     own = Path(__file__).parents[2]
-    where = f"call this in {own}" if _lab_files(own) else "call this in a clone of the repository"
+    here = "`mini-kv labs FOLDER` writes them" if PACKED_LABS.is_file() else "call this in a clone of the repository"
+    where = f"call this in {own}" if _lab_files(own) else here
     raise UnknownLabError(f"there are no labs in {start} or above it: {where}")
 
 

@@ -540,3 +540,29 @@ def test_results_of_other_sources_are_removed_and_none_are_kept_while_a_source_c
     book.build("x = 2")
     assert book.build("x = 2") == [""]
     assert book.ran == ["x = 2"]
+
+
+# What is stored for a build without PyTorch -------------------------------------------------------------------------
+
+
+def test_a_stored_output_is_replaced_only_if_more_than_decimal_fractions_have_changed(tmp_path):
+    file = tmp_path / "chapters" / "a.json"
+    outputs.write(file, {"a": "4 blocks in 0.51 ms", "b": "4 blocks", "c": 1})
+    outputs.write(file, {"a": "4 blocks in 0.49 ms", "b": "5 blocks", "d": [2.5, {"e": None}]})
+    after = {"a": "4 blocks in 0.51 ms", "b": "5 blocks", "d": [2.5, {"e": None}]}
+    assert json.loads(file.read_text(encoding="utf-8")) == after
+
+
+def test_a_page_without_outputs_to_store_has_no_file(tmp_path):
+    file = tmp_path / "a.json"
+    for found in ({"a": 1}, {}, {}):
+        outputs.write(file, found)
+    assert not file.exists()
+
+
+def test_of_a_page_without_pytorch_only_the_commands_are_stored():
+    page = "chapters/13-who-runs-next.md"
+    [command] = [one.body.strip() for one in outputs.fences(page, PAGES[page]) if one.kind == "kv-output"]
+    assert list(json.loads(outputs.file_of(page).read_text(encoding="utf-8"))) == [
+        kept.digest_of(["run_command", command])
+    ]

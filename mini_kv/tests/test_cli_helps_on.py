@@ -418,5 +418,5 @@ def test_no_verb_needs_pytest_to_print_its_help() -> None:
 def test_a_verb_that_runs_a_lab_says_how_to_get_pytest(words: tuple[str, ...], installer: str, checkout: Path) -> None:
     """Where pip is missing, uv has made the environment."""
     done = without_pytest(installer, *words)
-    said = f"labs are run by pytest, which is not installed: {installer} install pytest\n"
+    said = f"labs are run by pytest, which is not installed: {installer} install pytest, or uvx --with pytest\n"
     assert (done.returncode, done.stderr) == (2, f"mini-kv {words[0]}: {said}")

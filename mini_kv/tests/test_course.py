@@ -209,3 +209,35 @@ def test_without_an_address_the_publishing_workflow_builds_and_publishes_nothing
     assert [condition for condition, _ in built] == ["if: steps.course.outputs.has_address"] * 3
     assert built[0][1].startswith("run: make book-whole")
     assert "needs: build\n    if: needs.build.outputs.has_address\n" in after
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no bash")
+@pytest.mark.parametrize(
+    ("tag", "status", "shown"),
+    [
+        ("v1.2.3", 0, ""),
+        ("v1.2", 1, "the tag is v1.2, and pyproject.toml says 1.2.3: delete the tag, or change the version\n"),
+    ],
+)
+def test_a_release_has_the_version_of_its_tag(tag, status, shown, tmp_path):
+    workflow = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    script = re.search(r"id: version\n +run: \|\n((?: {10}.*\n)+)", workflow)
+    assert script is not None
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    (tmp_path / "python").symlink_to(sys.executable)
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "GITHUB_REF_NAME": tag}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script[1]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, shown)
+
+
+def test_only_the_job_that_makes_a_release_may_write_to_the_repository():
+    files = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    assert [name for name, text in texts.items() if "\npermissions:\n  contents: read\n" not in text] == []
+    assert {name: text.count("contents: write") for name, text in texts.items()} == {
+        "book.yml": 0,
+        "ci.yml": 0,
+        "release.yml": 1,
+    }

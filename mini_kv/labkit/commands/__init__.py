@@ -1,10 +1,10 @@
 """The commands of mini-kv for learners and instructors, one module per command.
 
-In the order of the course: `story_command`, `puzzle_command`, `run_command`, `status_command`, `predict_command`,
-`hint_command`, `watch_command`, `reset_command`, `questions_command`, `generate_command`, `finale_command`,
-`doctor_command`, `gpu_report_command`. For an instructor: `grade_command`, `class_command`, `release_command`,
-`address_command`. Each module has a function for the command's arguments and a function that runs it and returns the
-exit status. mini-kv loads only the module of the typed command.
+In the order of the course: `story_command`, `puzzle_command`, `labs_command`, `run_command`, `status_command`,
+`predict_command`, `hint_command`, `watch_command`, `reset_command`, `questions_command`, `generate_command`,
+`finale_command`, `doctor_command`, `gpu_report_command`. For an instructor: `grade_command`, `class_command`,
+`release_command`, `address_command`. Each module has a function for the command's arguments and a function that runs
+it and returns the exit status. mini-kv loads only the module of the typed command.
 """
 
 import argparse
@@ -34,7 +34,8 @@ def on_lab(args: argparse.Namespace, act: Callable[[Lab], int]) -> int:
 def need_pytest() -> None:
     """Raise `ValueError` with the command that installs pytest, if it is missing."""
     if importlib.util.find_spec("pytest") is None:
-        raise ValueError(f"labs are run by pytest, which is not installed: {pip()} install pytest")
+        way = f"{pip()} install pytest, or uvx --with pytest"
+        raise ValueError(f"labs are run by pytest, which is not installed: {way}")
 
 
 def write_page(file: str, text: str) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import pytest
-from mini_kv_book.course import PLACEHOLDER
 from mini_kv_book.places import ROOT
 
 from mini_kv import __version__
+from mini_kv.labkit.course import PLACEHOLDER
 from mini_kv.tests.browser.built_book import build
 from mini_kv.tests.browser.conftest import OpenPage
 from mini_kv.tests.browser.test_book_site import Links
