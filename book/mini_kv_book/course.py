@@ -83,14 +83,17 @@ def addressed(text: str, old: str, new: Course) -> str:
 def where_the_book_is(new: Course) -> str:
     """Return the README's lines on the book: its address, or how to give it one."""
     if new.has_address:
-        return (
-            f"**[The book]({new.site_url})** is published: its figures move, and labs run in their pages. `make book` serves\n"
-            "the same on your machine.\n"
-        )
-    return (
-        "`make book` serves the book on your machine. There the figures move, and labs run in their pages. This copy has no\n"
-        "address yet: `mini-kv address https://github.com/ME/mini_kv` sets it ([publishing](book/docs/teach/publishing.md)).\n"
-    )
+        lines = [
+            f"**[The book]({new.site_url})** is published: its figures move, and labs run in their pages.",
+            "`make book` serves the same on your machine.",
+        ]
+    else:
+        lines = [
+            "`make book` serves the book on your machine, where the figures move. It takes two minutes, and neither PyTorch nor",
+            "npm. This copy has no address yet: `mini-kv address https://github.com/ME/mini_kv` sets it",
+            "([publishing](book/docs/teach/publishing.md)).",
+        ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _name(name: str) -> str:

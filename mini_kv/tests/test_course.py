@@ -138,10 +138,10 @@ def test_the_readme_says_where_the_book_is_or_how_to_give_it_an_address():
     """The doors of the README are files of the repository. Only this paragraph leads to a site, once there is one."""
     readme, here = (ROOT / "README.md").read_text(encoding="utf-8"), load_course(ROOT)
     assert of_book.where_the_book_is(here) in readme
-    assert ("has no\naddress yet" in readme) != here.has_address
+    assert ("This copy has no address yet" in readme) != here.has_address
     moved = of_book.addressed(readme, here.address, Course(address="https://github.com/school/kv"))
     assert "<!-- site -->\n**[The book](https://school.github.io/kv/)** is published" in moved
-    assert "address yet" not in moved
+    assert "no address yet" not in moved
     assert of_book.published_at() == here.site_url
 
 
