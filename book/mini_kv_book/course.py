@@ -89,8 +89,8 @@ def where_the_book_is(new: Course) -> str:
         ]
     else:
         lines = [
-            "`make book` serves the book on your machine, where the figures move. It takes two minutes, and neither PyTorch nor",
-            "npm. This copy has no address yet: `mini-kv address https://github.com/ME/mini_kv` sets it",
+            "`make book` serves the book on your machine, where figures move: two minutes, without PyTorch and npm.",
+            "This copy has no address yet: `mini-kv address https://github.com/ME/mini_kv` sets it",
             "([publishing](book/docs/teach/publishing.md)).",
         ]
     return "".join(f"{line}\n" for line in lines)

@@ -19,7 +19,7 @@ from mini_kv_book.places import ROOT
 
 from mini_kv import __version__
 from mini_kv.labkit.course import PLACEHOLDER
-from mini_kv.tests.browser.built_book import build
+from mini_kv.tests.browser.built_book import build, page_names
 from mini_kv.tests.browser.conftest import OpenPage
 from mini_kv.tests.browser.test_book_site import Links
 
@@ -113,8 +113,7 @@ def test_a_crawler_that_begins_at_the_first_page_meets_no_dead_link(
     assert [
         link for link in wanted if urldefrag(link)[1] and unquote(urldefrag(link)[1]) not in ids[urldefrag(link)[0]]
     ] == []
-    pages = {page.relative_to(unpacked / "a/b").as_posix() for page in unpacked.rglob("index.html")}
-    assert {start + page.removesuffix("index.html") for page in pages} - set(ids) == set()
+    assert {start + page for page in page_names(unpacked / "a/b")} - set(ids) == set()
     first = (unpacked / "a/b/index.html").read_text(encoding="utf-8")
     assert ("a-school.github.io/kv-2027" in first, PLACEHOLDER in first) == (True, False)
 
