@@ -300,6 +300,11 @@ def test_a_link_to_a_page_shows_its_title_its_words_and_a_picture(site):
     assert len(set(pictures.values())) == len(pictures) > 50
 
 
+def test_an_address_that_has_moved_leads_to_the_page(book_url, open_page):
+    page = open_page(book_url + "reference/hit-rate-zero/")
+    page.wait_for_url("**/answers/hit-rate-is-zero/")
+
+
 # A wrong address ----------------------------------------------------------------------------------------------------
 
 

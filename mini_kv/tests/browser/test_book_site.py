@@ -410,6 +410,9 @@ def test_every_page_begins_with_what_may_run_in_it(site):
         html = path.read_text(encoding="utf-8")
         policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', html)
         assert policy, path
+        if policy[1] == "default-src 'none'":  # a page that only leads to another
+            assert 'http-equiv="refresh"' in html
+            continue
         assert not re.search("<(script|link|style)", html[: policy.start()]), path
         (scripts,) = re.findall(r"script-src ([^;]*)", policy[1])
         hashes = "" if path.name == "whole.html" else " HASH HASH HASH"  # which has no script
