@@ -17,7 +17,16 @@ from pathlib import Path
 
 _REPO = Path("/repo")
 _PYTHON_OF_THE_PAGE = tuple(f"{name}_page.py" for name in ("lab", "puzzle", "plan", "play", "finale", "session"))
-_OF_ALL = ("__init__", "interrupts", "messages", "progress_line", "strict_json", "typed_numbers", "tests/skips")
+_OF_ALL = (
+    "__init__",
+    "installer",
+    "interrupts",
+    "messages",
+    "progress_line",
+    "strict_json",
+    "typed_numbers",
+    "tests/skips",
+)
 PARTS = ("conftest.py", "pyproject.toml", *(f"mini_kv/{name}.py" for name in _OF_ALL))
 PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
 _OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")

@@ -108,9 +108,9 @@ def __getattr__(name: str) -> object:
             except ModuleNotFoundError as error:
                 if error.name != "torch":
                     raise
-                from mini_kv.core.errors import HOW_TO_GET_TORCH
+                from mini_kv.installer import install_torch
 
-                problem = f"mini_kv.{name} needs torch: {HOW_TO_GET_TORCH}"
+                problem = f"mini_kv.{name} needs torch: {install_torch()}"
                 if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
                     raise ModuleNotFoundError(problem, name="torch") from error
                 raise AttributeError(problem, name=name) from error

@@ -135,6 +135,8 @@ def _run(words: list[str]) -> int:
         print(f"mini-kv {verb}: {error}", file=sys.stderr)
     except UnicodeEncodeError as error:  # a byte that is not UTF-8, where a library needs a text
         print(f"mini-kv {verb}: {ascii(error.object)[:60]} is not a text in UTF-8", file=sys.stderr)
+    except ImportError as error:  # a package that is installed in part
+        print(f"mini-kv {verb}: {error}. What is installed? mini-kv doctor", file=sys.stderr)
     return 2
 
 

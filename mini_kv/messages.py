@@ -1,10 +1,9 @@
-"""What the messages of all commands share: typed words, lists of names, installers, and lines of a terminal's width.
+"""What the messages of all commands share: typed words, lists of names, and lines of a terminal's width.
 
 Standard library only.
 """
 
 import difflib
-import importlib.util
 import re
 import shutil
 import textwrap
@@ -44,23 +43,6 @@ def listed(names: Sequence[str], all_of_them: str = "", word: str = "") -> str:
     first = [*near, *(name for name in names if name not in near)][:MOST_NAMES]
     more = f"{len(names) - MOST_NAMES} more"
     return f"{', '.join(first)} ... and {more}{all_of_them and f': {all_of_them}'}"
-
-
-def pip() -> str:
-    """Return this environment's installer: `uv pip` where pip is missing, as in an environment that uv has made."""
-    return "pip" if importlib.util.find_spec("pip") else "uv pip"
-
-
-def install(packages: str, make: str = "") -> str:
-    """Return the command that installs packages here. `make` is the target that does it in an environment of make's."""
-    command = f"{pip()} install {packages}"
-    return f"{make}, or {command}" if make and pip() == "pip" else command
-
-
-def install_extra(extra: str, make: str = "make test") -> str:
-    """Return the command that installs an extra of pyproject.toml in a checkout."""
-    command = install(f"-e '.[{extra}]'", make)
-    return f"in a checkout: {command}"
 
 
 def wrapped(lines: Iterable[str], out: TextIO) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Numbers that are typed on a command line: each has bounds, and a value outside of them gets one sentence.
+"""Numbers and files that are typed on a command line: a value that cannot be used gets one sentence.
 
     parser.add_argument("--port", type=whole_number(0, 65_535))
     $ mini-kv serve --port 99999
@@ -11,6 +11,7 @@ Standard library only.
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from mini_kv.messages import shown
 
@@ -41,3 +42,12 @@ def number_above_zero(most: float) -> Callable[[str], float]:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0, and at most {most:,}")
 
     return read
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file to write, for `add_argument(type=...)`. Standard output has the report."""
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file: standard output has the report, so give a name")
+    if Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{shown(text)} is a folder: give the name of a file in it")
+    return Path(text)

@@ -18,9 +18,9 @@ arguments that cannot work), `backends` (the two calls above, and the choice of 
 Nothing here uses requests, hashes or reference counts. Block ids are inputs only.
 """
 
-from mini_kv.core.errors import HOW_TO_GET_TORCH
+from mini_kv.installer import install_torch
 
 try:
     import torch as torch
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"mini_kv.attention needs torch: {HOW_TO_GET_TORCH}", name="torch") from error
+    raise ModuleNotFoundError(f"mini_kv.attention needs torch: {install_torch()}", name="torch") from error

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TypeAlias, cast
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId
-from mini_kv.core.errors import ConfigError
+from mini_kv.core.errors import ConfigError, missing_package
 from mini_kv.core.request import Request
 from mini_kv.core.token_ids import pack_token_ids
 
@@ -62,7 +62,7 @@ def get_hash_function(name: str) -> HashFunction:
     if name not in HASH_FUNCTIONS:
         raise ConfigError(f"unknown hash function {name!r}; choose from {sorted(HASH_FUNCTIONS)}")
     if name == "xxh3_128" and importlib.util.find_spec("xxhash") is None:
-        raise ConfigError("xxh3_128 needs the package xxhash: pip install xxhash")
+        raise missing_package("xxh3_128", "xxhash")
     return HASH_FUNCTIONS[name]
 
 

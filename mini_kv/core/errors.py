@@ -10,10 +10,7 @@ would pass on code that is not written yet.
 
 from collections.abc import Sequence
 
-HOW_TO_GET_TORCH = (
-    "in a checkout, pip install -e '.[attention]'. On Linux without a GPU first: "
-    "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-)
+from mini_kv.installer import install
 
 
 class KVCacheError(Exception):
@@ -76,3 +73,8 @@ class ConfigError(KVCacheError, ValueError):
 
 class SchedulerError(KVCacheError, ValueError):
     """The scheduler was called in the wrong order, or the results do not fit the step."""
+
+
+def missing_package(what: str, package: str) -> ConfigError:
+    """Return the error for a missing package, with the command that installs it here."""
+    return ConfigError(f"{what} needs the package {package}: {install(package)}")

@@ -57,7 +57,7 @@ def tiny_folder(*, windows: bool = False) -> Path:
     return Path(__file__).parent / ("tiny_windows" if windows else "tiny")
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLlama, Tokenizer]:
+def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLlama, Tokenizer]:
     """Return a folder's model and tokenizer, ready for use.
 
     Args:
@@ -67,6 +67,7 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
     Raises:
         CheckpointError: names the file, and the setting or the tensor, that is missing, damaged or not supported.
     """
+    folder = Path(folder)
     config = load_config(folder)
     tokenizer = Tokenizer.from_file(folder / TOKENIZER, _eos_token_id(folder))
     if tokenizer.vocab_size > config.vocab_size:
@@ -77,9 +78,9 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
     return model, tokenizer
 
 
-def load_config(folder: Path) -> ModelConfig:
+def load_config(folder: str | Path) -> ModelConfig:
     """Read a folder's `config.json`."""
-    path = folder / CONFIG
+    path = Path(folder) / CONFIG
     data = read_object(path, CheckpointError)
     model_type = data.get("model_type", "llama")
     known = _ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None

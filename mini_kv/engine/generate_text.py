@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.core.kv_cache_planning import CACHE_DTYPES, bytes_per_block, get_kv_cache_groups, with_cache_dtype
 from mini_kv.engine.generation_screen import MARKS, Screen, pool_lines, printable, text_lines
+from mini_kv.installer import install_extra
 from mini_kv.progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
             engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
-        advice = "in a checkout, run `make test` or pip install -e '.[engine]'"
-        print(f"mini-kv generate: {error.name} is not installed: {advice}", file=sys.stderr)
+        print(f"mini-kv generate: {error.name} is not installed: {install_extra('engine')}", file=sys.stderr)
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {printable(str(error))}", file=sys.stderr)  # a chat template may say anything
     return None

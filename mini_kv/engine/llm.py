@@ -23,6 +23,7 @@ from mini_kv.engine.output_processor import RequestOutput
 from mini_kv.engine.prompt_tokens import Prompt, PromptError
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine, open_engine
+from mini_kv.installer import install_extra
 
 if TYPE_CHECKING:
     from mini_kv.engine.detokenizer import TextTokenizer
@@ -198,7 +199,7 @@ def load(
         if folder is None or not folder.is_dir():
             raise
         if importlib.util.find_spec("transformers") is None:
-            advice = "More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'"
+            advice = f"More kinds are read with the extra hf: {install_extra('hf')}"
             raise ConfigError(f"{error}. {advice}") from None
     from mini_kv.engine.hf.hf_checkpoint import load_huggingface
 

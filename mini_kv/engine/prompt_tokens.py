@@ -47,7 +47,7 @@ def prompt_token_ids(request_id: str, prompt: Prompt, model: CausalLM, tokenizer
         raise PromptError(f"{message}; the model reads at most {model.max_position_embeddings}, answer included")
     for index, token_id in enumerate(token_ids):
         if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise PromptError(f"token {index} of request {request_id!r} is {token_id!r}, which is no integer")
+            raise PromptError(f"token {index} of request {request_id!r} is {token_id!r}, which is not an integer")
         if not 0 <= token_id < model.vocab_size:
             message = f"token {index} of request {request_id!r} is {token_id}"
             raise PromptError(f"{message}; the model knows 0 to {model.vocab_size - 1}")
@@ -60,7 +60,7 @@ def _encoded(prompt_of: str, prompt: str, tokenizer: TextTokenizer | None) -> li
     try:
         return tokenizer.encode(prompt)
     except UnicodeEncodeError as error:
-        raise PromptError(f"{prompt_of} is no text: {error}") from None
+        raise PromptError(f"{prompt_of} is not a text: {error}") from None
 
 
 def params_per_prompt(

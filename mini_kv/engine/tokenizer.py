@@ -66,7 +66,7 @@ class Tokenizer:
         self.vocab_size = max(self._bytes) + 1
 
     @classmethod
-    def from_file(cls, path: Path, eos_token_id: int | None = None) -> "Tokenizer":
+    def from_file(cls, path: str | Path, eos_token_id: int | None = None) -> "Tokenizer":
         """Read a `tokenizer.json`.
 
         Args:
@@ -76,7 +76,7 @@ class Tokenizer:
         Raises:
             CheckpointError: no such file, not a tokenizer, or of a kind that this class cannot reproduce exactly.
         """
-        return _Reader(path).tokenizer(eos_token_id)
+        return _Reader(Path(path)).tokenizer(eos_token_id)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids. Lone surrogates (from `errors="surrogateescape"`) become the original bytes again."""
@@ -319,7 +319,7 @@ class _Reader:
 
     def _compile(self, pattern: str) -> re.Pattern[str]:
         if pattern not in KNOWN_PATTERNS:
-            raise CheckpointError(self.path, f"cuts texts by {pattern!r}, which is none of the known patterns")
+            raise CheckpointError(self.path, f"cuts texts by {pattern!r}, which is not one of the known patterns")
         try:
             return re.compile(python_pattern(pattern))
         except re.error as error:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from mini_kv.installer import install
 from mini_kv.labkit.learner_parts import OwnParts
-from mini_kv.messages import choices, install, shown
+from mini_kv.messages import choices, shown
 
 NEEDS = {
     "C": "the standard library and pytest",

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from mini_kv.installer import pip
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.export import FORMATS, remove_old, write_exports
 from mini_kv.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
@@ -42,7 +43,6 @@ from mini_kv.labkit.time_limit import (
     memory_limit,
     time_limit,
 )
-from mini_kv.messages import pip
 from mini_kv.typed_numbers import number_above_zero
 
 STOPS_OTHERS = (State.FAIL, State.WAIT, State.NO_VERDICT)

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from mini_kv.installer import install
+
 
 class MissingPackageError(ImportError):
     """A notebook needs a package that is not installed. The message has the command that installs it."""
@@ -15,5 +17,5 @@ def need(module: str) -> Any:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         raise MissingPackageError(
-            f"this needs the package {package}: pip install {package}, or in a checkout `make notebooks`"
+            f"this needs the package {package}: {install(package)}, or in a checkout `make notebooks`"
         ) from error

@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.generation_screen import Screen, printable
-from mini_kv.typed_numbers import number_above_zero
+from mini_kv.installer import install_extra
+from mini_kv.typed_numbers import number_above_zero, output_file
 
 if TYPE_CHECKING:
     from mini_kv.serve.attach import Subscriber
@@ -30,10 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replay", metavar="ENDPOINT", help="the address that sends missed batches again")
     parser.add_argument("--topic", default="", help="listen to this topic only (default: to all topics)")
     parser.add_argument("--metrics", metavar="URL", help="also show the server's counters: http://HOST:PORT/metrics")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write all batches, for `mini-kv attach FILE`")
+    parser.add_argument(
+        "--record", type=output_file, metavar="FILE", help="write all batches, for `mini-kv attach FILE`"
+    )
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="write the requests that were seen, for `mini-kv curve` and `explain`",
     )
@@ -56,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{args.source!r} is neither an address, such as tcp://127.0.0.1:5557, nor a file")
         return _play(args)
     except ModuleNotFoundError as error:
-        advice = "in a checkout, run `make test` or pip install -e '.[events]'"
-        print(f"mini-kv attach: {error.name} is not installed: {advice}", file=sys.stderr)
+        print(f"mini-kv attach: {error.name} is not installed: {install_extra('events')}", file=sys.stderr)
     except ConfigError as error:
         print(f"mini-kv attach: {printable(str(error))}", file=sys.stderr)
     return 2

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_kv.core.errors import ConfigError, KVCacheError
-from mini_kv.typed_numbers import whole_number
+from mini_kv.installer import install_extra
+from mini_kv.typed_numbers import output_file, whole_number
 
 if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-page", action="store_true", help="serve no page")
     about = "minimum time of a step, so that you can follow it"
     add("--step-ms", type=whole_number(0, 60_000), default=0, metavar="MS", help=about)
-    add("--record", type=Path, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
+    add("--record", type=output_file, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
         server = Server(make_service(args, read_keys(args)), args.host, args.port)
     except ModuleNotFoundError as error:
-        advice = "in a checkout, run `make test` or pip install -e '.[serve]'"
-        print(f"mini-kv serve: {error.name} is not installed: {advice}", file=sys.stderr)
+        print(f"mini-kv serve: {error.name} is not installed: {install_extra('serve')}", file=sys.stderr)
         return 2
     except (KVCacheError, OSError) as error:
         print(f"mini-kv serve: {error}", file=sys.stderr)

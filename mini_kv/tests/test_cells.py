@@ -14,7 +14,7 @@ from mini_kv.traces.cells import run_cells
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 LEAGUE = ("league", SMALL, "--num-blocks", "60", "100", "--policy", "lru", "sieve")
-NEEDED = "the extra sweep: in a checkout, `make test` brings it, or pip install -e '.[sweep]'"
+NEEDED = "the extra sweep: in a checkout: make test, or pip install -e '.[sweep]'"
 
 
 def sum_up_to(shared: Sequence[int], cell: int) -> int:
@@ -79,7 +79,7 @@ def test_curves_of_several_block_sizes(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--block-sizes", "100"), "a trace of hashes has blocks of 512 tokens: 100 is no multiple"),
+        (("--block-sizes", "100"), "a trace of hashes has blocks of 512 tokens: 100 is not a multiple"),
         (("--num-blocks", "60"), "--num-blocks needs one curve, but --block-sizes makes several"),
         (
             ("--kv-cache-dtype", "fp8"),

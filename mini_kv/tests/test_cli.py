@@ -129,7 +129,8 @@ def test_a_story(capsys, name):
 def test_a_verb_waits_for_no_other(verb):
     """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
     small = tuple(
-        f"mini_kv.{name}" for name in ("labkit", "cli", "interrupts", "messages", "progress_line", "typed_numbers")
+        f"mini_kv.{name}"
+        for name in ("labkit", "cli", "installer", "interrupts", "messages", "progress_line", "typed_numbers")
     )
     code = (
         f"import sys; from mini_kv.cli import build_parser; build_parser({verb!r});"

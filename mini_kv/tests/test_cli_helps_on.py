@@ -15,10 +15,10 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.events.scenario import load_scenario, scenario_names
+from mini_kv.installer import pip
 from mini_kv.labkit.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
 from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import load_lab
-from mini_kv.messages import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML
 from mini_kv.viz.figure import page, spans_data
 
@@ -155,14 +155,13 @@ def test_the_commands_work_in_any_folder_of_the_checkout(
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     up = os.path.relpath(checkout)
-    lab = os.path.relpath(checkout / "labs/lab-05")
     told = next(line for line in lines if line.startswith("next: "))
     assert told.startswith(f"next: read {os.path.relpath(checkout / 'labs/lab-05/README.md')}, then type  ")
-    assert told.endswith(f"pytest {lab}")
+    assert told.endswith("then type  mini-kv run 05")
     assert [line for line in lines if line.startswith("(")] == ([] if up == "." else [f"(the labs are in {checkout})"])
     assert main(["hint", "05", "prefill"]) == 0
     assert main(["story", "05", "test_9"]) == 2
-    assert "is no test of lab-05" in capsys.readouterr().err
+    assert "is not a test of lab-05" in capsys.readouterr().err
     assert main(["reset", "05"]) == 0
     assert [path.name for path in sorted((checkout / ".mini_kv").iterdir())] == ["backup", "hints.json", "lock"]
     assert f"labs/ in {checkout}" in "\n".join(doctor_lines(Path.cwd())[0])
@@ -411,6 +410,13 @@ def without_pytest(installer: str, *words: str) -> subprocess.CompletedProcess[s
 def test_no_verb_needs_pytest_to_print_its_help() -> None:
     done = without_pytest("uv pip")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("installer", "command"), [("pip", "make lab-05"), ("uv pip", "uv run --group test mini-kv run 05")]
+)
+def test_the_status_says_how_to_run_a_lab_where_pytest_is_missing(installer: str, command: str, checkout: Path) -> None:
+    assert without_pytest(installer, "status").stdout.splitlines()[-1].endswith(f"then type  {command}")
 
 
 @pytest.mark.parametrize("words", [("run", "05"), ("watch", "05"), ("story", "05", "test_2"), ("grade", ".")])

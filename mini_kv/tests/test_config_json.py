@@ -461,7 +461,7 @@ def test_a_wrong_value_is_named(fields: dict[str, Any], problem: str, tmp_path: 
             "{",
             "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
-        ('{"a": NaN}', "is not JSON that can be read: NaN is no number of JSON"),
+        ('{"a": NaN}', "is not JSON that can be read: NaN is not a number of JSON"),
         ('{"head_dim": 1, "head_dim": 2}', "is not JSON that can be read: an object has the key 'head_dim' twice"),
     ],
 )

@@ -95,7 +95,7 @@ def test_the_first_line_says_which_format(write: Write) -> None:
     [
         ("", "1: the file is empty"),
         ("\n \n", "2: the file has no line that is a request"),
-        ("{", "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
+        ("{", "1: the line is not JSON (column 2): Expecting property name enclosed in double quotes"),
         (
             '{"id": 7}',
             "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body, chat_id,"
@@ -109,8 +109,8 @@ def test_what_is_in_no_format_is_refused(write: Write, content: str, problem: st
 
 
 READ = (
-    "which is not read; read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, requests as"
-    " an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
+    "which is not read; supported are files of one JSON object per line (with hash_ids as Mooncake's"
+    " and Qwen-Bailian's, requests as an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
 )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import mini_kv
-from mini_kv.core.errors import HOW_TO_GET_TORCH
+from mini_kv.installer import install_torch
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "triton", "xxhash", "matplotlib", "transformers"}
@@ -82,7 +82,7 @@ def test_the_front_door_has_every_name_and_no_other() -> None:
         for alias in node.names
     ]
     homes = [name for names in mini_kv._HOMES.values() for name in names]
-    assert sorted(homes) == sorted({*imported} - {"HOW_TO_GET_TORCH"})
+    assert sorted(homes) == sorted({*imported} - {"install_torch"})
     assert set(homes) - set(mini_kv.__all__) == (set() if importlib.util.find_spec("torch") else NEEDS_TORCH)
     assert set(mini_kv.__all__) <= set(homes)
     assert set(mini_kv.__all__) <= set(dir(mini_kv))
@@ -126,7 +126,7 @@ def test_the_front_door_stands_open_without_torch() -> None:
         == [" ".join(names)] * 3
     )
     for name in sorted(NEEDS_TORCH):
-        problem = f"mini_kv.{name} needs torch: {HOW_TO_GET_TORCH}"
+        problem = f"mini_kv.{name} needs torch: {install_torch()}"
         assert without_torch(f"mini_kv.{name}", f"from mini_kv import {name}") == [
             f"AttributeError: {problem}",
             f"ModuleNotFoundError: {problem}",

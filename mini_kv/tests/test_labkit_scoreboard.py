@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.messages import pip
+from mini_kv.installer import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, STARTER, TESTS, ThrowawayLab
 
 pytest_plugins = ["pytester"]

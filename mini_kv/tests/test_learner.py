@@ -113,7 +113,7 @@ def test_status_says_how_far_and_what_next(lab: Lab) -> None:
     progress = {"lab-05": {"best": 20, "score": 12, "tests": {}, "when": "2027-01-01 10:00"}}
     lines = status_lines([lab], progress)
     assert lines[0].startswith("lab-05  [########............]  20/50   now 12")
-    assert lines[-1] == "next: read labs/lab-05/README.md, then type  LAB_IMPL=starter pytest labs/lab-05"
+    assert lines[-1] == "next: read labs/lab-05/README.md, then type  mini-kv run 05"
     assert len(status_lines([lab], {"lab-05": {**progress["lab-05"], "best": 50}})) == 1
 
 

@@ -80,11 +80,11 @@ def test_a_formatted_request_is_read_back(write):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
-        (GOOD[:40], "not JSON: "),
+        ("{", "the line is not JSON (column 2): Expecting property name enclosed in double quotes"),
+        (GOOD[:40], "the line is not JSON (column 40): "),
         ("[" * 200_000, "not JSON that can be read: "),
         (f'{{"timestamp": {"9" * 5000}}}', "not JSON that can be read: "),
-        (GOOD.encode("utf-16-le"), "not JSON: "),
+        (GOOD.encode("utf-16-le"), "the line is not JSON (column 2): "),
         (b'{"timestamp": "\xff"}', "not UTF-8: byte 16 of the line is 0xff"),
         ("[1, 2]", "not a JSON object, but [1, 2]"),
         ("null", "not a JSON object, but null"),
@@ -97,7 +97,7 @@ def test_a_formatted_request_is_read_back(write):
         (changed(timestamp=True), "timestamp is true: it must be a number of milliseconds"),
         (changed(timestamp=-0.5), "timestamp is -0.5: it must be at least 0"),
         (changed(timestamp=1e16), "timestamp is 1e+16: it must be at most 1,000,000,000,000,000"),
-        (GOOD.replace("52", "NaN"), "not JSON that can be read: NaN is no number of JSON"),
+        (GOOD.replace("52", "NaN"), "not JSON that can be read: NaN is not a number of JSON"),
         (GOOD.replace("52", "null"), "output_length is null: it must be an integer"),
         (changed(output_length=True), "output_length is true: it must be an integer"),
         (changed(timestamp=-1), "timestamp is -1: it must be at least 0"),

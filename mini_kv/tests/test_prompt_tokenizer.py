@@ -249,7 +249,8 @@ def test_a_missing_library_names_the_extra() -> None:
     with pytest.raises(ConfigError) as caught:
         library("no_such_library.sandbox")
     assert str(caught.value) == (
-        "texts need no_such_library, which comes with the extra tokenizer: in a checkout, pip install -e '.[tokenizer]'"
+        "texts need no_such_library, which comes with the extra tokenizer: in a checkout: make test,"
+        " or pip install -e '.[tokenizer]'"
     )
 
 

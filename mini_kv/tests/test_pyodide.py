@@ -28,6 +28,7 @@ PAGE = (
     "conftest.py",
     "pyproject.toml",
     "mini_kv/__init__.py",
+    "mini_kv/installer.py",
     "mini_kv/interrupts.py",
     "mini_kv/messages.py",
     "mini_kv/progress_line.py",

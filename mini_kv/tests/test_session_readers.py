@@ -281,9 +281,9 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
     [
         ([], "1: the file is empty"),
         ([b"\n", b"\n"], "2: the file has no answer of a model with token counts"),
-        ([b"secret\n"], "1: not JSON: Expecting value (column 1)"),
+        ([b"secret\n"], "1: the line is not JSON (column 1): Expecting value"),
         ([b'["secret"]\n'], "1: not a JSON object"),
-        ([b"secret\n", b'{"hash_ids": [1]}\n'], "1: not JSON: Expecting value (column 1)"),
+        ([b"secret\n", b'{"hash_ids": [1]}\n'], "1: the line is not JSON (column 1): Expecting value"),
         (
             [b"secret\n", *changed(ClaudeCode(), 1, parentUuid=7)],
             "2: parentUuid is an integer: it must be a text",
@@ -299,7 +299,7 @@ LAST: dict[str, Any] = {"input_tokens": 5, "cached_input_tokens": 6}
             "1: an older format of Codex, which has no token counts",
         ),
         ([b'{"type": "summary"}\n'], "1: the file has no answer of a model with token counts"),
-        ([b"{\n"], "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
+        ([b"{\n"], "1: the line is not JSON (column 2): Expecting property name enclosed in double quotes"),
         (
             changed(ClaudeCode(), 1, timestamp="secret"),
             "1: timestamp must be a time such as 2026-01-31T17:04:00.000Z",

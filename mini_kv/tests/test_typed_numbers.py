@@ -47,3 +47,21 @@ def test_a_long_one_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--port", "9" * 5000])
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"'{'9' * 60}'... is not a whole number from 0 to 65,535")
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "problem"),
+    [
+        (["curve", TRACE, "--svg"], "-", "'-' is not a file: standard output has the report, so give a name"),
+        (["serve", "--record"], "-", "'-' is not a file: standard output has the report, so give a name"),
+        (["gpu-report", "--out"], "", "'' is not a file: standard output has the report, so give a name"),
+        (["attach", "tcp://127.0.0.1:1", "--trace"], ".", "'.' is a folder: give the name of a file in it"),
+    ],
+)
+def test_what_cannot_be_a_file_is_refused_before_any_work(
+    argv: list[str], text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*argv, text])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: argument {argv[-1]}: {problem}\n")

@@ -291,11 +291,11 @@ def program_of(folder: Path, text: str) -> list[str]:
 
 REPLIES = {
     "print('hello', flush=True); input()": "the reply is not JSON: hello",
-    "print('[]', flush=True); input()": "the reply is no JSON object: []",
+    "print('[]', flush=True); input()": "the reply is not a JSON object: []",
     "print('{}', flush=True); input()": "the reply has no `result`: {}",
     'print(\'{"result": {}, "queue": []}\', flush=True); input()': (
-        "the reply has `queue`, which is no member; there are result, skip, tables, refs, free, hashes, found, usage,"
-        " stats, running, waiting, computed"
+        "the reply has `queue`, which is not a member; there are result, skip, tables, refs, free, hashes, found,"
+        " usage, stats, running, waiting, computed"
     ),
     'print(\'{"result": {}, "free": [1, "2"]}\', flush=True); input()': (
         '`free` is [1, "2"], it must be a list of integers'
@@ -592,7 +592,7 @@ def test_a_step_with_an_unknown_request() -> None:
 
 
 def test_an_unknown_result_is_said() -> None:
-    with pytest.raises(ProgramError, match=r"the reply has `result\.hits`, which is no member"):
+    with pytest.raises(ProgramError, match=r"the reply has `result\.hits`, which is not a member"):
         check_reply({"result": {"hits": 3}}, "lookup")
     with pytest.raises(
         ProgramError, match=r"`result\.steps` is .*, it must be a list of objects with request, computed"

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.installer import install_extra
 
 PREFIX = b"mini_kv:"
 SECONDS_TO_FIND_A_CLUSTER = 5.0
@@ -208,7 +209,7 @@ def connect(address: str, *, seconds: float = 0.25, is_cluster: bool = False) ->
     try:
         valkey = import_module("valkey")
     except ModuleNotFoundError:
-        raise ConfigError("a remote tier needs the package valkey: pip install -e '.[remote]'") from None
+        raise ConfigError(f"a remote tier needs the package valkey: {install_extra('remote')}") from None
     deadline = Deadline()
     deadline.start(SECONDS_TO_FIND_A_CLUSTER)
     try:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.installer import install_extra
 from mini_kv.interrupts import ignored_by_children
 from mini_kv.typed_numbers import whole_number
 
@@ -55,8 +56,7 @@ def run_cells(
         return _run_here(function, shared, cells, on_progress)
     if not _has_extra():
         option = "--dask" if dask is not None else "--jobs above 1"
-        advice = "in a checkout, `make test` brings it, or pip install -e '.[sweep]'"
-        raise ConfigError(f"{option} needs the extra sweep: {advice}")
+        raise ConfigError(f"{option} needs the extra sweep: {install_extra('sweep')}")
     packed = pickle.dumps(shared)
     with _processes(min(jobs or os.cpu_count() or 1, len(cells))) if dask is None else _cluster(dask, packed):
         return _run_elsewhere(function, packed, cells, on_progress)

@@ -47,7 +47,9 @@ def check_block_size(trace: Trace, block_size: int) -> None:
     if block_size < 1:
         raise ConfigError(f"block_size is {block_size}, it must be at least 1")
     if isinstance(trace[0], TraceRequest) and block_size % trace[0].block_size:
-        raise ConfigError(f"a trace of hashes has blocks of {trace[0].block_size} tokens: {block_size} is no multiple")
+        raise ConfigError(
+            f"a trace of hashes has blocks of {trace[0].block_size} tokens: {block_size} is not a multiple"
+        )
 
 
 def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:

@@ -112,7 +112,7 @@ class Language:
         """Return a field that differs, and its value."""
         field, _, value = part.partition(":")
         if field not in self.fields:
-            raise ValueError(f"{text!r}: {field!r} is no field; there are {', '.join(self.fields)}")
+            raise ValueError(f"{text!r}: {field!r} is not a field; there are {', '.join(self.fields)}")
         return field, value.strip()
 
 

@@ -86,7 +86,7 @@ NEEDED: Mapping[str, Sequence[str]] = {
 def check_reply(reply: Any, call: str) -> None:
     """Raise `ProgramError` for a member that is unknown, missing, or has the wrong type."""
     if not isinstance(reply, dict):
-        raise ProgramError(f"the reply is no JSON object: {_shortened(reply)}")
+        raise ProgramError(f"the reply is not a JSON object: {_shortened(reply)}")
     if "skip" not in reply and "result" not in reply:
         raise ProgramError(f"the reply has no `result`: {_shortened(reply)}")
     _check_members(reply, SHAPES, "")
@@ -116,7 +116,7 @@ def _check_numbers(reply: Message) -> None:
 def _check_members(members: Mapping[str, Any], shapes: Mapping[str, Any], where: str) -> None:
     for name, value in members.items():
         if name not in shapes:
-            raise ProgramError(f"the reply has `{where}{name}`, which is no member; there are {', '.join(shapes)}")
+            raise ProgramError(f"the reply has `{where}{name}`, which is not a member; there are {', '.join(shapes)}")
         if not _fits(value, shapes[name]):
             raise ProgramError(f"`{where}{name}` is {_shortened(value)}, it must be {_in_words(shapes[name])}")
 

@@ -25,6 +25,7 @@ from mini_kv.engine.hf.hf_tokenizer import HuggingFaceTokenizer
 from mini_kv.engine.hf.tokenizer_patterns import KNOWN_PATTERNS, patterns_in
 from mini_kv.engine.tokenizer import MAX_TOKENIZER_BYTES
 from mini_kv.engine.weights_file import TensorHeader, check_finite, num_elements, read_header
+from mini_kv.installer import install_extra
 from mini_kv.strict_json import check_file, read_object
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def load_huggingface(
         ConfigError: transformers is not installed.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise ConfigError("checkpoints of Hugging Face's form need the extra hf: in a checkout, pip install -e '.[hf]'")
+        raise ConfigError(f"checkpoints of Hugging Face's form need the extra hf: {install_extra('hf')}")
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(folder, "is not a folder on this machine; mini_kv downloads nothing")
@@ -109,7 +110,7 @@ def _check_patterns(path: Path) -> None:
     """Raise if the tokenizer splits texts by an unknown pattern, because it might be slow."""
     for pattern in patterns_in(read_object(path, CheckpointError, MAX_TOKENIZER_BYTES)):
         if not isinstance(pattern, str) or pattern not in KNOWN_PATTERNS:
-            raise CheckpointError(path, f"has the pattern {pattern!r}, which is none of the known patterns")
+            raise CheckpointError(path, f"has the pattern {pattern!r}, which is not one of the known patterns")
 
 
 def _check_counts(path: Path, settings: Mapping[str, Any], most: int) -> None:
@@ -141,7 +142,7 @@ def _files_in(index: Path) -> list[str]:
     names = sorted({str(name) for name in files.values()})
     strange = [repr(name) for name in names if Path(name).name != name or not name.endswith(".safetensors")]
     if strange:
-        raise CheckpointError(index, f"names what is no .safetensors file in this folder: {_some(strange)}")
+        raise CheckpointError(index, f"names what is not a .safetensors file in this folder: {_some(strange)}")
     missing = [name for name in names if not index.with_name(name).is_file()]
     if missing:
         raise CheckpointError(index, f"names files that are missing: {_some(missing)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.prompt_tokens import PromptError
+from mini_kv.installer import install_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -63,7 +64,7 @@ class HuggingFaceTokenizer:
                 tokenize=False,
             )
         except ImportError as error:
-            advice = "in a checkout, pip install -e '.[hf]'"
+            advice = install_extra("hf")
             raise ConfigError(f"chat needs jinja2, which the extra hf brings: {advice} ({error})") from None
         except Exception as error:  # whatever the template's author, or its loops and filters, raise
             raise PromptError(f"the chat template does not take these messages: {error}") from error

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mini_kv.installer import pip
 from mini_kv.labkit.lab import Lab, find_lab
-from mini_kv.messages import pip, shown
+from mini_kv.messages import shown
 
 
 def add_lab_argument(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from mini_kv.installer import install
 from mini_kv.labkit.lab import UnknownLabError, find_checkout
-from mini_kv.messages import pip
 
 
 class Extra(NamedTuple):
@@ -66,8 +66,8 @@ def doctor_lines(start: Path) -> tuple[list[str], bool]:
         remedy = str(error)
     checks: list[tuple[str, bool, bool, str]] = [
         ("Python 3.11 or newer", sys.version_info >= (3, 11), True, "make PY=/path/to/python3"),
-        ("pytest", _importable("pytest"), True, "make"),
-        ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, "make"),
+        ("pytest", _importable("pytest"), True, install("pytest", "make")),
+        ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, install("pytest-timeout", "make")),
         (f"labs/{place}", bool(place), True, remedy),
         ("git, for updates", shutil.which("git") is not None, False, "install git"),
         ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),
@@ -85,7 +85,7 @@ def _check_extra(name: str, extra: Extra) -> tuple[str, bool, bool, str]:
     wanted = [package for package in extra.packages if package != "triton" or sys.platform == "linux"]
     missing = [package for package in wanted if not _importable(package)]
     lacks = f" (no {', no '.join(missing)})" if missing else ""
-    return f"extra {name}: {extra.gives}{lacks}", not missing, False, f"{extra.make}, or {pip()} install -e '.[{name}]'"
+    return f"extra {name}: {extra.gives}{lacks}", not missing, False, install(f"-e '.[{name}]'", extra.make)
 
 
 def installed(package: str) -> str:
@@ -102,7 +102,7 @@ def check_torch(version: str) -> list[tuple[str, bool, bool, str]]:
     first = ".".join(map(str, UNTRIED_TORCH))
     what = f"PyTorch older than {first}, from which on none was tried"
     is_tried = numbers < UNTRIED_TORCH
-    return [(f"{what}: here is {version}", is_tried, False, f"{pip()} install 'torch<{first}'")] if version else []
+    return [(f"{what}: here is {version}", is_tried, False, install(f"'torch<{first}'"))] if version else []
 
 
 def _importable(name: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from mini_kv.installer import pip
 from mini_kv.labkit.commands import write_file, write_page
 from mini_kv.labkit.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
 from mini_kv.labkit.inside_vllm.as_patch import PLACES, patch_of
@@ -15,7 +16,7 @@ from mini_kv.labkit.inside_vllm.vllm_source import GET_IT, PATCHED
 from mini_kv.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout
 from mini_kv.labkit.own_engine.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.labkit.own_engine.found import find_parts
-from mini_kv.messages import pip, shown
+from mini_kv.messages import shown
 from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import whole_number
 from mini_kv.viz.figure import page
@@ -115,7 +116,13 @@ def _write_patch(args: argparse.Namespace, labs: Sequence[Lab]) -> int:
 
 def _scenes(seed: int, num_hours: int) -> list[Scene]:
     """Return all acts that can be played here: those with a model need torch."""
-    return [*dice_scenes(seed, num_hours), *(model_scenes(seed) if find_spec("torch") is not None else ())]
+    with_model: list[Scene] = []
+    if find_spec("torch") is not None:
+        try:
+            with_model = model_scenes(seed)
+        except (ImportError, AttributeError, OSError) as error:
+            print(f"PyTorch is installed in part ({error}): the acts with a model are left out.")
+    return [*dice_scenes(seed, num_hours), *with_model]
 
 
 def _recorded(seed: int) -> list[Scene]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.generate_text import add_generate_arguments, run_generate
+from mini_kv.installer import install_extra
 from mini_kv.labkit.lab import UnknownLabError, find_checkout
 
 
@@ -49,8 +50,7 @@ def _run_publishing(args: argparse.Namespace) -> int:
         print(f"mini-kv generate: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        advice = "in a checkout, run `make test` or pip install -e '.[events]'"
-        print(f"mini-kv generate: {error.name} is not installed: {advice}", file=sys.stderr)
+        print(f"mini-kv generate: {error.name} is not installed: {install_extra('events')}", file=sys.stderr)
         return 2
     try:
         return run_generate(args, **publishing(publisher))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mini_kv.labkit.lab import UnknownLabError, find_checkout
+from mini_kv.typed_numbers import output_file
 
 OLDEST = (8, 0)
 """The lowest compute capability that the kernels support."""
@@ -43,7 +44,7 @@ def parts(capability: str) -> list[Part]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the path of the report."""
     default = Path("gpu-report.txt")
-    parser.add_argument("--out", type=Path, default=default, metavar="FILE", help=f"default: {default}")
+    parser.add_argument("--out", type=output_file, default=default, metavar="FILE", help=f"default: {default}")
 
 
 def run(args: argparse.Namespace, run_one: Run | None = None) -> int:

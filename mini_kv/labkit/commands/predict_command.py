@@ -82,5 +82,5 @@ def _reply(question: dict[str, Any], answer: str) -> str:
     if is_right(question, answer):
         return f"Yes: {question['answer']}. {question['why']}\n"
     supposed = {plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(plain(answer))
-    no = "" if supposed is None else f"No. {supposed}\n"
+    no = "No. " if supposed is None else f"No. {supposed}\n"
     return f"{no}It is {question['answer']}. {question['why']}\n"

@@ -158,7 +158,7 @@ def find_test(lab: Lab, beginning: str) -> str:
             break
     if len(found) != 1:
         listed = "\n  ".join(found or tests)
-        found_are = f"{shown(beginning)} is {'several tests' if found else 'no test'} of {lab.lab_id}:"
+        found_are = f"{shown(beginning)} is {'several tests' if found else 'not a test'} of {lab.lab_id}:"
         raise ValueError(f"{found_are if beginning else f'which test of {lab.lab_id}?'}\n  {listed}")
     return found[0]
 

@@ -33,7 +33,9 @@ def load(folder: Path) -> tuple[dict[str, str], list[Mark]]:
     try:
         told = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return dict(told["labs"]), [Mark(**mark) for mark in told["marks"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{folder / FILE} cannot be read: {error.strerror}. mini-kv grade writes it") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / FILE} is not a file of mini-kv grade: {error}") from None
 
 

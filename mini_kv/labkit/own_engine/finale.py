@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mini_kv.installer import pip
 from mini_kv.labkit.lab import Lab, LabPart
 from mini_kv.labkit.own_engine.blame import Search, what_broke
 from mini_kv.labkit.own_engine.dice_hour import dice_hours
@@ -17,7 +18,6 @@ from mini_kv.labkit.own_engine.found import Found, find_parts, own_parts, why_no
 from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.prefill_hour import PrefillHour
 from mini_kv.labkit.own_engine.steps import Act, Difference, Hour, Step
-from mini_kv.messages import pip
 
 NUM_HOURS = 30
 """Hours of an act on dice. Each takes about a tenth of a second, so that all acts end within a minute."""

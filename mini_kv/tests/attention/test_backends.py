@@ -146,4 +146,6 @@ def test_without_torch_the_import_says_what_to_install_and_the_rest_of_mini_kv_w
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     name, message = found.stdout.strip().split("|")
     assert name == "torch"
-    assert message.startswith("mini_kv.attention needs torch: in a checkout, pip install -e '.[attention]'")
+    assert message.startswith(
+        "mini_kv.attention needs torch: in a checkout: make test, or pip install -e '.[attention]'"
+    )

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tiny_folder
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.model import ModelConfig, TinyLlama
+from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.training.train import Pieces
 
 needs_transformers = pytest.mark.skipif(
@@ -202,3 +203,9 @@ class TestErrors:
         edit_config(folder, **settings)
         with pytest.raises(CheckpointError, match=re.escape(f"config.json: {message}")):
             load_model(folder)
+
+
+def test_a_path_may_be_a_text() -> None:
+    folder = tiny_folder()
+    assert load_config(str(folder)) == load_config(folder)
+    assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a") == load_model(str(folder))[1].encode("a")

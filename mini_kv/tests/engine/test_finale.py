@@ -14,6 +14,7 @@ import pytest
 from mini_kv.cli import main
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.events.edge import EdgeKind
+from mini_kv.installer import pip
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import LabPart
 from mini_kv.labkit.learner_parts import OwnParts
@@ -25,7 +26,6 @@ from mini_kv.labkit.own_engine.home_hour import HomeHour
 from mini_kv.labkit.own_engine.rush_hour import ModelHour
 from mini_kv.labkit.own_engine.steps import Act
 from mini_kv.labkit.time_limit import TookTooLongError
-from mini_kv.messages import pip
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
 from mini_kv.tests.tree import drawn
 
@@ -508,3 +508,15 @@ def test_contents_that_promote_moves_down_in_another_order_are_a_difference(tmp_
 def test_the_acts_have_other_hours_with_another_seed():
     first, second = ([scene.hours for scene in [*dice_scenes(seed), *model_scenes(seed)]] for seed in (0, 1))
     assert all(not set(a) & set(b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.slow
+def test_a_torch_that_is_installed_in_part_leaves_the_acts_with_a_model_out(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise ImportError('libtorch.so is missing')", encoding="utf-8")
+    command = [sys.executable, "-m", "mini_kv", "finale", "--labs", "solution", "--hours", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = "PyTorch is installed in part (libtorch.so is missing): the acts with a model are left out."
+    assert done.stdout.splitlines()[0] == said

@@ -204,7 +204,7 @@ def test_a_setting_that_is_no_such_thing_is_named(folder, settings, message):
         (b"", "is not JSON: Expecting value"),
         (b"\xff\xfe{}", "is not UTF-8: byte 0 is 0xff"),
         (b'{"a": 1, "a": 2}', "is not JSON that can be read: an object has the key 'a' twice"),
-        (b'{"a": NaN}', "is not JSON that can be read: NaN is no number of JSON"),
+        (b'{"a": NaN}', "is not JSON that can be read: NaN is not a number of JSON"),
         (b'{"a": 1e400}', "is not JSON that can be read: the number 1e400 is too large"),
         (b'{"a":' * 100_000, "is not JSON that can be read: brackets are nested more than 64 deep"),
         (b'{"a":' + b"9" * 5000 + b"}", "is not JSON that can be read: Exceeds the limit (4300 digits)"),

@@ -67,7 +67,7 @@ def test_a_prompt_that_is_longer_than_the_model_has_learned_is_refused():
 def test_text_that_is_none_is_refused():
     model, tokenizer = load_model(tiny_folder())
     llm = LLMEngine(model, tokenizer)
-    with pytest.raises(PromptError, match="the prompt of request '0' is no text: 'utf-8' codec can't encode"):
+    with pytest.raises(PromptError, match="the prompt of request '0' is not a text: 'utf-8' codec can't encode"):
         llm.generate(["\ud800"])
     assert not llm.has_unfinished_requests
 
@@ -175,11 +175,11 @@ def test_an_aborted_request_says_nothing_more_and_the_others_go_on():
         (5, "the prompt of request '1' is int: it must be text or a list of token ids"),
         (None, "the prompt of request '1' is NoneType: it must be text or a list of token ids"),
         (torch.tensor([1, 2]), "the prompt of request '1' is Tensor: it must be text or a list of token ids"),
-        (["a"], "token 0 of request '1' is 'a', which is no integer"),
-        ([1, b"a"], "token 1 of request '1' is b'a', which is no integer"),
-        ([True], "token 0 of request '1' is True, which is no integer"),
-        ([torch.tensor(True)], "token 0 of request '1' is tensor(True), which is no integer"),
-        ([1.5], "token 0 of request '1' is 1.5, which is no integer"),
+        (["a"], "token 0 of request '1' is 'a', which is not an integer"),
+        ([1, b"a"], "token 1 of request '1' is b'a', which is not an integer"),
+        ([True], "token 0 of request '1' is True, which is not an integer"),
+        ([torch.tensor(True)], "token 0 of request '1' is tensor(True), which is not an integer"),
+        ([1.5], "token 0 of request '1' is 1.5, which is not an integer"),
         ([1] * 60, "request '1' of 60 tokens leaves no room for output: max_model_len is 60"),
         ([1] * 58, "the pool has 5"),
     ],

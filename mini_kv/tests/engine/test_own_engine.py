@@ -412,5 +412,5 @@ def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     assert main(["generate", "A", "--labs", "starter"]) == 2
     assert (
         capsys.readouterr().err
-        == "mini-kv generate: torch is not installed: in a checkout, run `make test` or pip install -e '.[engine]'\n"
+        == "mini-kv generate: torch is not installed: in a checkout: make test, or pip install -e '.[engine]'\n"
     )

@@ -252,7 +252,7 @@ class TestErrors:
             ({"model__merges": {"a": "b"}}, "is not a tokenizer: ValueError: not enough values to unpack"),
             (
                 {"pre_tokenizer": cut_by({"Regex": "(a+)+$"})},
-                "cuts texts by '(a+)+$', which is none of the known patterns",
+                "cuts texts by '(a+)+$', which is not one of the known patterns",
             ),
             ({"pre_tokenizer": cut_by({"Regex": ["a"]})}, "is not a tokenizer: TypeError: "),
             ({"pre_tokenizer": cut_by({"Regex": GPT_2}, times=9)}, "cuts texts by more than 8 patterns"),

@@ -104,8 +104,11 @@ def test_the_gradebook_has_the_first_message_and_the_command_one_students_feedba
 def test_marks_survive_the_folder(tmp_path):
     save(tmp_path, CLASS, [LAB])
     assert load(tmp_path) == ({"lab-05": LAB.title}, CLASS)
-    with pytest.raises(ValueError, match="is not a file of mini-kv grade"):
+    with pytest.raises(ValueError, match=r"marks\.json cannot be read: No such file or directory\. mini-kv grade"):
         load(tmp_path / "none")
+    (tmp_path / "marks.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="is not a file of mini-kv grade"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +266,7 @@ def test_in_a_students_tree_the_commands_run_the_students_code(tree):
     status, said = in_tree(tree, "-m", "mini_kv", "run", "05")
     assert (status, "  [..............................]  0 of 50 points   20 todo" in said) == (1, True)
     status, said = in_tree(tree, "-m", "mini_kv", "status")
-    assert (status, said[-1]) == (0, "next: read labs/lab-01/README.md, then type  LAB_IMPL=starter pytest labs/lab-01")
+    assert (status, said[-1]) == (0, "next: read labs/lab-01/README.md, then type  mini-kv run 01")
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_fields_that_ask_for_nothing_may_stand_there(shared):
         (b"", "the body is not JSON"),
         (b"\xff\xfe\x00", "the body is not JSON"),
         (b"[" * 100_000, "the body is not JSON"),
-        (b'{"prompt": "a", "top_p": NaN}', "the body is not JSON: NaN is no number of JSON"),
+        (b'{"prompt": "a", "top_p": NaN}', "the body is not JSON: NaN is not a number of JSON"),
         (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", "the body is not JSON"),
         (b"[1]", "the body is [1], it must be a JSON object"),
         (rb'{"prompt": "a", "\ud800": 1}', r"'\ud800' has '\ud800', which is half of a character"),

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mini_kv.core.errors import ConfigError
@@ -20,7 +19,7 @@ from mini_kv.traces.plot import curve_svg, curve_text, page
 from mini_kv.traces.prompt_hashes import Trace, check_block_size, get_block_size, make_prompts
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.readers.mooncake import TraceError
-from mini_kv.typed_numbers import number_above_zero, whole_number
+from mini_kv.typed_numbers import number_above_zero, output_file, whole_number
 
 GIB = 2**30
 TITLE = "Hit rate over pool sizes"
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cell_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {about} to a file")
+        parser.add_argument(f"--{name}", type=output_file, metavar="FILE", help=f"write {about} to a file")
 
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:

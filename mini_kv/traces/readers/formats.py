@@ -63,8 +63,8 @@ _MARKS = {
 """A field of the first line, and the format that it indicates. If a line has several, the first one here counts."""
 
 READ = (
-    "read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, requests as an agent's session,"
-    " token_ids, prompt, or messages), and logs of vLLM and SGLang"
+    "supported are files of one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's,"
+    " requests as an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
 )
 _OTHER_FILES = {
     b"PAR1": "Parquet",

@@ -250,7 +250,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
         byte = raw[error.start]
         raise ValueError(f"not UTF-8: byte {error.start + 1} of the line is 0x{byte:02x}") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} (column {error.colno})") from None
+        raise ValueError(f"the line is not JSON (column {error.colno}): {error.msg}") from None
     except ValueError as error:  # a key that stands there twice, an integer too long, lists too deep
         raise ValueError(f"not JSON that can be read: {error}") from None
     if not isinstance(value, dict):

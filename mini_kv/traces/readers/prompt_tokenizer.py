@@ -20,6 +20,7 @@ from typing import Any
 
 from mini_kv import strict_json
 from mini_kv.core.errors import ConfigError
+from mini_kv.installer import install_extra
 from mini_kv.traces.readers.chats import Chat, developer_as_system
 
 TODAY = datetime(2026, 1, 1)
@@ -174,7 +175,7 @@ def library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        extra = "the extra tokenizer: in a checkout, pip install -e '.[tokenizer]'"
+        extra = f"the extra tokenizer: {install_extra('tokenizer')}"
         raise ConfigError(f"texts need {name.partition('.')[0]}, which comes with {extra}") from None
 
 

@@ -45,4 +45,6 @@ def test_without_transformers_it_names_the_extra(tmp_path, capsys, monkeypatch):
     assert main(["generate", "the cache", "--model", str(tmp_path), *GREEDY]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert captured.err.endswith("More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'\n")
+    assert captured.err.endswith(
+        "More kinds are read with the extra hf: in a checkout: make test, or pip install -e '.[hf]'\n"
+    )

@@ -119,7 +119,7 @@ def test_an_index_names_files_of_its_own_folder_only(name, folder):
     (folder.parent / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {UP: name}}))
-    said = f"names what is no .safetensors file in this folder: {str(name)!r}"
+    said = f"names what is not a .safetensors file in this folder: {str(name)!r}"
     assert refusal(folder) == ("model.safetensors.index.json", said)
 
 
@@ -149,7 +149,7 @@ def test_an_angle_that_is_no_number_is_found_although_it_is_no_weight(folder):
         ("generation_config.json", "[]", "is not an object with settings, but list"),
         ("generation_config.json", '{"a": 1, "a": 2}', "is not JSON that can be read: an object has the key 'a' twice"),
         ("tokenizer_config.json", "{", "is not JSON: Expecting property name enclosed in double quotes: line 1"),
-        ("special_tokens_map.json", '{"a": NaN}', "is not JSON that can be read: NaN is no number of JSON"),
+        ("special_tokens_map.json", '{"a": NaN}', "is not JSON that can be read: NaN is not a number of JSON"),
         ("tokenizer.json", "[" * 100_000, "is not JSON that can be read: brackets are nested more than 64 deep"),
     ],
 )
