@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,19 +10,18 @@ from typing import Any
 
 @contextmanager
 def ignored_by_children() -> Iterator[None]:
-    """Let the processes that start in this block ignore Ctrl-C. In this process it waits for the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change this
+    """Let the processes that start in this block never get Ctrl-C: they inherit that this thread blocks it.
+
+    In this process it waits for the end of the block, if no other thread takes it. Windows has no such block.
+    """
+    if sys.platform == "win32":
+        yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if sys.platform != "win32":
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_child(command: Sequence[str], **options: Any) -> int:

@@ -7,6 +7,7 @@ else, so the table is the same on every machine. More than one process needs the
 import argparse
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -85,9 +86,7 @@ def _run_elsewhere(
     import joblib
 
     parallel = joblib.Parallel(return_as="generator", batch_size=1)
-    with ignored_by_children():  # they start here, and end with `_processes`
-        finished = parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells)
-    return _noted(finished, on_progress)
+    return _noted(parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells), on_progress)
 
 
 def _noted(finished: Iterable[Result], on_progress: Callable[[int], None] | None) -> list[Result]:
@@ -113,11 +112,17 @@ def _unpacked(packed: bytes) -> Any:
 @contextmanager
 def _processes(number: int) -> Iterator[None]:
     """Let joblib run on processes of this machine, which end with the block."""
+    from multiprocessing import resource_tracker
+
     import joblib
     from joblib.externals.loky import get_reusable_executor
 
     with joblib.parallel_config(backend="loky", n_jobs=number):
         try:
+            if sys.platform != "win32":
+                resource_tracker.ensure_running()  # now: before Python 3.12 its start ends the block of Ctrl-C
+            with ignored_by_children():  # joblib starts a process with each of the first cells
+                joblib.Parallel(batch_size=1)(joblib.delayed(int)() for _ in range(number))
             yield
         finally:
             get_reusable_executor().shutdown(wait=True, kill_workers=True)

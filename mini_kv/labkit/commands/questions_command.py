@@ -70,12 +70,13 @@ def _make(args: argparse.Namespace) -> Five:
     if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
         message = "it is neither starter nor solution, and there is no such folder"
         raise ValueError(f"--labs {shown(args.labs)}: {message}")
-    lab_ids = list(LABS)
+    labs = all_labs(root)
+    lab_ids = [lab.lab_id for lab in labs if lab.lab_id in LABS]
     if args.lab is not None:
         lab_ids = [find_lab(args.lab, root).lab_id]
         if lab_ids[0] not in LABS:
             raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {listed(LABS)}")
-    return five_questions(Learner(args.labs, all_labs(root), Path.cwd()), args.seed, lab_ids)
+    return five_questions(Learner(args.labs, labs, Path.cwd()), args.seed, lab_ids)
 
 
 def _source(args: argparse.Namespace, five: Five) -> str:
