@@ -58,6 +58,13 @@ def test_two_makes_at_once_take_turns(checkout: Path) -> None:
     )
 
 
+def test_the_book_asks_for_neither_pytorch_nor_npm(checkout: Path) -> None:
+    for name in (".ready", ".book"):
+        (checkout / ".venv" / name).touch()
+    told = start(checkout, "make", "-n", "book").communicate(timeout=50)[0]
+    assert told.strip() == "NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs serve -f book/mkdocs.yml"
+
+
 def test_the_lock_of_a_killed_make_is_free(checkout: Path) -> None:
     """Nothing is left behind that has to be removed by hand."""
     alone = (sys.executable, ".ci/alone.py")
