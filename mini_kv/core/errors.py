@@ -10,8 +10,6 @@ would pass on code that is not written yet.
 
 from collections.abc import Sequence
 
-from mini_kv.installer import install
-
 
 class KVCacheError(Exception):
     """Base of every error that mini_kv raises on misuse."""
@@ -77,4 +75,6 @@ class SchedulerError(KVCacheError, ValueError):
 
 def missing_package(what: str, package: str) -> ConfigError:
     """Return the error for a missing package, with the command that installs it here."""
+    from mini_kv.installer import install  # core imports nothing else of mini_kv
+
     return ConfigError(f"{what} needs the package {package}: {install(package)}")
