@@ -18,6 +18,7 @@ from mini_kv import __version__
 from mini_kv.cli import VERBS, main
 from mini_kv.events.events_file import EventsHeader, load_events
 from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
+from mini_kv.labkit.course import PLACEHOLDER
 from mini_kv.messages import shown
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal, play_spans
@@ -73,7 +74,7 @@ def test_play_is_a_page(site, where, tmp_path, monkeypatch, capsys):
     for name in ("labs/lab-05", "book"):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "labs/lab-05/lab.toml", tmp_path / "labs/lab-05")
-    course = f'address = "https://github.com/OWNER/mini_kv"\nsite = "{site}"\n'
+    course = f'address = "https://github.com/{PLACEHOLDER}/mini_kv"\nsite = "{site}"\n'
     (tmp_path / "book/course.toml").write_text(course, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:

@@ -69,7 +69,7 @@ def test_after_one_command_no_file_has_the_old_address(copy):
     assert (written.returncode, written.stderr) == (0, "")
     for text in {PLACEHOLDER, old}:
         found = subprocess.run(["git", "grep", "-lF", text], cwd=copy, capture_output=True, text=True, check=False)
-        assert set(found.stdout.split()) <= {"book/mini_kv_book/course.py"}
+        assert set(found.stdout.split()) <= {"mini_kv/labkit/course.py"}
     entered = subprocess.run(
         ["git", "grep", "-nE", "cd mini_kv$"], cwd=copy, capture_output=True, text=True, check=False
     )

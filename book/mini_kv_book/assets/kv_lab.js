@@ -355,7 +355,7 @@ class KvLab extends HTMLElement {
   /** The page's link to a new issue, where it has one, brings the first failure. */
   #nameInIssue() {
     const link = document.querySelector(".kv-stuck a");
-    if (!link) return;
+    if (!(link instanceof HTMLAnchorElement)) return;
     link.dataset.plain ??= link.href;
     const url = new URL(link.dataset.plain);
     const field = url.searchParams.has("body") ? "body" : "issue[description]";

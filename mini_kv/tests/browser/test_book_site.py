@@ -25,6 +25,7 @@ from mini_kv_book.outputs import same
 from mini_kv_book.places import ROOT, chinese_edition
 
 from mini_kv import __version__
+from mini_kv.labkit.course import PLACEHOLDER
 from mini_kv.labkit.grading.solution_leaks import bodies
 from mini_kv.tests.browser.built_book import PREFIX, build, page_names
 from mini_kv.tests.tree import drawn
@@ -78,7 +79,7 @@ def test_the_books_title_address_and_language_are_those_of_the_course(copy):
     """Without another command: mkdocs.yml still has the old ones. A chapter ends with a link that opens an issue."""
     file, more = copy / "book/course.toml", ("chapters/01-why-a-cache.md", "reference/glossary.md")
     text = file.read_text(encoding="utf-8")
-    here = 'address = "https://github.com/OWNER/mini_kv"'
+    here = f'address = "https://github.com/{PLACEHOLDER}/mini_kv"'
     changes = {'name = "mini_kv"': 'name = "KV 2027"', 'site = ""': 'site = "https://kv.example.edu/a"'}
     for old, new in (changes | {here: 'address = "https://github.com/a-school/kv"'}).items():
         assert text.count(old) == 1
