@@ -10,11 +10,12 @@ import pytest
 from mini_kv import traces
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
+from mini_kv.installer import install_extra
 from mini_kv.traces.cells import run_cells
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 LEAGUE = ("league", SMALL, "--num-blocks", "60", "100", "--policy", "lru", "sieve")
-NEEDED = "the extra sweep: in a checkout: make test, or pip install -e '.[sweep]'"
+NEEDED = f"the extra sweep: {install_extra('sweep')}"
 
 
 def sum_up_to(shared: Sequence[int], cell: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 from mini_kv import engine
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
+from mini_kv.installer import install_extra
 from mini_kv.traces.readers.chats import Chat, read_chat
 from mini_kv.traces.readers.prompt_tokenizer import PromptTokenizer, library
 
@@ -249,8 +250,7 @@ def test_a_missing_library_names_the_extra() -> None:
     with pytest.raises(ConfigError) as caught:
         library("no_such_library.sandbox")
     assert str(caught.value) == (
-        "texts need no_such_library, which comes with the extra tokenizer: in a checkout: make test,"
-        " or pip install -e '.[tokenizer]'"
+        f"texts need no_such_library, which comes with the extra tokenizer: {install_extra('tokenizer')}"
     )
 
 

@@ -15,6 +15,7 @@ from mini_kv.attention.backends import Choice, choose_backend, paged_attention, 
 from mini_kv.attention.kv_cache import PagedKVCache, allocate_kv_cache
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
+from mini_kv.installer import install_extra
 from mini_kv.tests.attention.problem import make_problem
 
 ROOT = Path(__file__).parents[3]
@@ -146,6 +147,4 @@ def test_without_torch_the_import_says_what_to_install_and_the_rest_of_mini_kv_w
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     name, message = found.stdout.strip().split("|")
     assert name == "torch"
-    assert message.startswith(
-        "mini_kv.attention needs torch: in a checkout: make test, or pip install -e '.[attention]'"
-    )
+    assert message.startswith(f"mini_kv.attention needs torch: {install_extra('attention')}")

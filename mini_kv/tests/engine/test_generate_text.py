@@ -14,6 +14,7 @@ from mini_kv.engine.generate_text import make_engine, run_generate, show_live, s
 from mini_kv.engine.generation_screen import Screen, pool_lines, printable, text_lines
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import DeltaOutput
+from mini_kv.installer import install_extra
 from mini_kv.tiers.tier_config import TierConfig, open_tiers
 
 GREEDY = ["--temperature", "0", "--max-tokens", "12"]
@@ -179,10 +180,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, me
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "mini-kv generate: torch is not installed: in a checkout: make test, or pip install -e '.[engine]'\n"
-    )
+    assert capsys.readouterr().err == f"mini-kv generate: torch is not installed: {install_extra('engine')}\n"
 
 
 def without_torch(real_import):

@@ -10,6 +10,7 @@ from mini_kv.cli import build_parser, main
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.generate_text import make_engine, start
+from mini_kv.installer import install_extra
 from mini_kv.labkit.lab import all_labs
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.command import run_with_labs
@@ -410,7 +411,4 @@ def test_outside_the_repository_there_are_no_labs(capsys, tmp_path, monkeypatch)
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A", "--labs", "starter"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "mini-kv generate: torch is not installed: in a checkout: make test, or pip install -e '.[engine]'\n"
-    )
+    assert capsys.readouterr().err == f"mini-kv generate: torch is not installed: {install_extra('engine')}\n"

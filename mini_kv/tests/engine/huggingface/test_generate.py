@@ -5,6 +5,7 @@ import importlib.util
 from mini_kv.cli import main
 from mini_kv.engine.generation_screen import printable
 from mini_kv.engine.hf.hf_checkpoint import load_huggingface
+from mini_kv.installer import install_extra
 from mini_kv.tests.engine.huggingface import checkpoints
 from mini_kv.tests.engine.huggingface.test_tokenizer import byte_level
 
@@ -45,6 +46,4 @@ def test_without_transformers_it_names_the_extra(tmp_path, capsys, monkeypatch):
     assert main(["generate", "the cache", "--model", str(tmp_path), *GREEDY]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert captured.err.endswith(
-        "More kinds are read with the extra hf: in a checkout: make test, or pip install -e '.[hf]'\n"
-    )
+    assert captured.err.endswith(f"More kinds are read with the extra hf: {install_extra('hf')}\n")
