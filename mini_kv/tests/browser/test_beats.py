@@ -398,7 +398,7 @@ def test_a_film_plays_by_itself_in_scenes(open_page, tmp_path):
         " answer starts from them.",
         "The first person leaves, and seven blocks are still held by the second.",
         "The second person leaves too, and nothing is erased.",
-        "A guest with another question needs three blocks, and the end of the old question is overwritten.",
+        "A guest asks something else, and the end of the old question is overwritten.",
         "The guest leaves, and the beginning of the old question is still there.",
         "A third person begins like the first two: 16 of 20 words are found.",
         "The first person asks 32 words, and all 32 are computed.",

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from itertools import pairwise
+from urllib.parse import urlencode
 
 import pytest
 
@@ -27,8 +28,8 @@ WINDOWS = {"model": "tiny_windows", "num_blocks": "40", "max_tokens": "48", "a":
 def records():
     """The runs, recorded with PyTorch as the build does it."""
     pytest.importorskip("torch", reason="the words of the small model need PyTorch: make test")
-    planes = pytest.importorskip("mini_kv_book.planes", reason="the book's packages are missing; `make site` gets them")
-    return {"index": planes.record_of(FIELDS), "windows": planes.record_of(WINDOWS)}
+    runs = pytest.importorskip("mini_kv_book.runs", reason="the book's packages are missing; `make site` gets them")
+    return {name: runs.run_planes(urlencode(body)) for name, body in (("index", FIELDS), ("windows", WINDOWS))}
 
 
 @pytest.fixture(scope="module")
