@@ -378,7 +378,7 @@ def test_what_one_is_told_to_install_exists() -> None:
     ).stdout.split():
         text = (ROOT / path).read_text(encoding="utf-8")
         assert not re.search(r"pip install\s+['\"]?mini[_]kv\[", text), path
-        told += re.findall(r"pip install\s+-e\s+'\.\[(\w+)\]'", text)
+        told += re.findall(r"pip install\s+-e\s+'\.\[(\w+)\]'", text) + re.findall(r"install_extra\(['\"](\w+)", text)
     assert {"attention", "engine", "hf"} <= set(told) <= set(EXTRAS)
 
 

@@ -13,6 +13,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.events.recorder import Recorder
 from mini_kv.events.scenario import ScenarioError, load_scenario, prefill
 from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.installer import pip
 from mini_kv.lessons import timeline
 from mini_kv.lessons.chart import LOOKS, bar_chart, line_chart, stacked_chart, timeline_chart
 from mini_kv.lessons.needs import MissingPackageError, need
@@ -88,7 +89,7 @@ def test_the_figure_of_a_player_follows_the_cache_call_by_call():
 def test_a_missing_package_is_missed_in_a_sentence(monkeypatch):
     """No traceback of ipywidgets, but the command that gets it."""
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package ipywidgets: pip install ipywidgets, or"):
+    with pytest.raises(MissingPackageError, match=f"needs the package ipywidgets: {pip()} install ipywidgets, or"):
         LivePlayer()
 
 
