@@ -13,6 +13,7 @@ module only passes the data. In an exported page, without a kernel, each control
 
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
@@ -45,10 +46,12 @@ class Story:
         title: str = "",
         *,
         player: Callable[[Scenario], Iterable[PlayedStep]] | None = None,
+        until: int | None = None,
     ) -> None:
         """Play a scenario (or the one of that name), or use the run of a traced manager, or a story's data.
 
         `player`: makes a scenario's steps, such as an engine with a model. It replaces the figure's own player.
+        `until`: a scenario ends after so many steps. A question about the next step can follow.
 
         Raises `ScenarioError` for an unknown name or a scenario that cannot be played, and `ValueError` for a run that
         was traced without snapshots.
@@ -60,6 +63,8 @@ class Story:
             self.data = run
             return
         scenario = load_scenario(run) if isinstance(run, str) else run
+        if until is not None:
+            scenario = replace(scenario, steps=scenario.steps[:until])
         self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)
 
     def _repr_html_(self) -> str:

@@ -2,9 +2,9 @@
 
     Predict("dashboard", found_in_turn(["0..31", "0..31"]))     the question, and the engine's result: after an answer
 
-Plain HTML and CSS without scripts. The engine's result is in the page, hidden until a choice is opened, also after
-"Run All" and in an exported page. In a notebook that is not trusted it stays hidden. The questions are data,
-`predictions.toml`. A test computes each answer on the engine.
+Each choice is a button, in plain HTML and CSS without scripts. The engine's result is in the page, hidden until a
+choice is opened, also after "Run All" and in an exported page. In a notebook that is not trusted it stays hidden. The
+questions are data, `predictions.toml`. A test computes each answer on the engine.
 """
 
 import html
@@ -20,9 +20,15 @@ _STYLE = "border:1px solid currentColor;border-radius:6px;padding:.2em .8em .5em
 
 LOCK = (
     "<style>.kv-predict:not(:has(details[open])) > .kv-locked{visibility:hidden;height:0;overflow:hidden}"
-    ".kv-predict:has(details[open]) > .kv-lock{display:none}</style>"
+    ".kv-predict:has(details[open]) > .kv-lock{display:none}"
+    ".kv-predict summary::-webkit-details-marker{display:none}.kv-predict details[open]{flex-basis:100%}</style>"
 )
-"""Style of a locked answer. It has its final width, because a figure measures its place before it is shown."""
+"""Style of choices and of a locked answer. It has its final width: a figure measures its place before it is shown."""
+
+_BUTTON = (
+    "display:inline-block;list-style:none;cursor:pointer;min-height:1.5em;padding:.35em .9em;"
+    "border:1px solid currentColor;border-radius:6px;font-weight:600"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,8 @@ class Predict:
         choices = "".join(self._choice(choice, reason) for choice, reason in self.question.choices.items())
         return (
             f'{LOCK}<div class="kv-predict"><div role="group" aria-label="A prediction" style="{_STYLE}">'
-            f"<p><strong>Before you go on.</strong> {html.escape(self.question.ask)}</p>{choices}</div>"
+            f"<p><strong>Before you go on.</strong> {html.escape(self.question.ask)}</p>"
+            f'<div style="display:flex;flex-wrap:wrap;gap:.4em">{choices}</div></div>'
             f"{self._locked()}</div>"
         )
 
@@ -70,8 +77,8 @@ class Predict:
         """Return a choice that opens to its reason."""
         verdict = "Yes." if choice == self.question.answer else "No: then"
         return (
-            f'<details style="margin:.25em 0"><summary style="cursor:pointer">{html.escape(choice)}</summary>'
-            f'<p style="margin:.25em 0 .25em 1.2em"><strong>{verdict}</strong> {html.escape(reason)}</p></details>'
+            f'<details style="margin:0"><summary style="{_BUTTON}">{html.escape(choice)}</summary>'
+            f'<p style="margin:.25em 0 .25em .9em"><strong>{verdict}</strong> {html.escape(reason)}</p></details>'
         )
 
 

@@ -48,6 +48,13 @@ def test_a_story_of_a_learner_s_own_run():
     assert Story(kv).data["title"] == "Your run"
 
 
+def test_a_story_can_end_before_a_question():
+    """What comes next is not in the page."""
+    whole, part = Story("revival").data, Story("revival", until=2).data
+    assert part["steps"] == whole["steps"][:2]
+    assert len(whole["steps"]) == 5
+
+
 def test_an_unknown_story_names_the_known_ones():
     with pytest.raises(ScenarioError, match=r"no scenario 'nonsense'; there are: .*eviction, "):
         Story("nonsense")
