@@ -64,7 +64,7 @@ def short(css: str) -> str:
     """Return a style sheet without comments, and without blanks around the signs between its parts.
 
     >>> short("/* the page */ .a, .b { color: red; } ")
-    '.a,.b{color:red;}'
+    '.a,.b{color: red;}'
     """
     css = re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", css, flags=re.DOTALL))
     return re.sub(r" ?([{};,]) ?", r"\1", css).strip()
