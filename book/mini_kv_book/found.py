@@ -37,6 +37,13 @@ MENDED = [
     ("bundle.*.js", 'L($(location.protocol!=="file:"),Je("search"))', 'Je("search")'),
     (
         "bundle.*.js",
+        "Mn(e,t=new Worker(e))",
+        'Mn(e,t=location.protocol==="file:"?new Worker(e):Object.assign(new EventTarget,{postMessage(r){'
+        "this.real||(this.real=new Worker(e),this.real.onmessage="
+        'o=>this.dispatchEvent(new MessageEvent("message",{data:o.data}))),this.real.postMessage(r)}}))',
+    ),
+    (
+        "bundle.*.js",
         'z([t,r.pipe(Q(we()),g(o=>!!o.searchParams.get("h")))])',
         'r.pipe(Q(we()),g(o=>!!o.searchParams.get("h")),b(o=>z([t,$(o)])))',
     ),
@@ -51,8 +58,9 @@ words that begin like one of these ends in a TypeError, and finds nothing.
 Chinese words such as 已 and 自 are not indexed by lunr, and a query that begins with one of them finds nothing. Here
 they are indexed.
 
-The theme loads the search's index with every page, and makes lunr's tree of it. The book does so when the search is
-opened, or when an address has words to mark, after `h=`.
+The theme loads the search's index with every page, and makes lunr's tree of it in a worker. The book does so when the
+search is opened, or when an address has words to mark, after `h=`. The worker starts with its first message. On a page
+that was opened as a file it starts at once: the browser refuses it there, and the theme hides the search.
 """
 API_BOOST = 1e-6
 """Weight of a page of the engine in the search. It comes after every page of prose with the same word: such a page has

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
@@ -251,11 +252,12 @@ class Play:
     # What the page shows.
 
     def telling(self) -> dict[str, Any]:
-        """Return the last steps as a story, the counters, the log, and the boxes."""
+        """Return the last steps as a story, the counters, the log, the boxes, and the pool: each block's state."""
         boxes = {name: self._shown(box) for name, box in self.boxes.items()}
         computed = {"steps": self.stats.num_steps, "computed_tokens": self.stats.num_scheduled_tokens}
         told = self.live.telling()
-        return told | {"boxes": boxes, "counters": told["counters"] | computed}
+        pool = [_state_of_block(block) for block in self.scheduler.kv_cache_manager.block_pool.blocks[1:]]
+        return told | {"boxes": boxes, "counters": told["counters"] | computed, "pool": pool}
 
     def _shown(self, box: Box) -> dict[str, Any]:
         return {
@@ -276,6 +278,13 @@ class Play:
         if request.status is RequestStatus.RUNNING:
             return "writes" if request.num_computed_tokens >= request.num_prompt_tokens else "reads"
         return "preempted" if request.status is RequestStatus.PREEMPTED else "waits"
+
+
+def _state_of_block(block: KVCacheBlock) -> str:
+    """Return `shared`, `held`, `cached` (and free), or `free`."""
+    if block.ref_cnt > 0:
+        return "shared" if block.ref_cnt > 1 else "held"
+    return "free" if block.block_hash is None else "cached"
 
 
 def specs_of(config: Mapping[str, Any], block_size: int) -> dict[str, KVCacheSpec]:

@@ -11,6 +11,7 @@ import { readWeights, Runner } from "./kv_runner.js";
 
 const BOXES = ["a", "b", "c"];
 const MOST_STEPS = 2000; // of an address
+const MOST_SQUARES = 64; // as many blocks as the slider can choose
 /** Pauses between two steps of a run, in ms, so that they can be seen. */
 const SPEEDS = [["400", "slow"], ["150", "normal"], ["0", "fast"]];
 /** @type {[string, string, string[]][]} */
@@ -58,8 +59,10 @@ class KvPlay extends HTMLElement {
   #build() {
     const style = make("style");
     style.textContent = STYLE;
-    this.chips = this.#about.cases.map(([fields, words]) => button(words, () => this.#begin(fields), { "aria-pressed": "false" }));
-    const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...this.chips);
+    this.example = choose([["", "your own"], ...this.#about.cases.map(([, words], i) => [String(i), words])]);
+    this.example.options[0].disabled = true;
+    this.example.setAttribute("aria-label", "Example");
+    this.example.addEventListener("change", () => this.#begin(this.#about.cases[this.example.value][0]));
     this.run = button("Run", () => this.#toggleRun(), { class: "primary" });
     this.step = button("One step", () => this.#later(() => this.#stepped()));
     this.back = button("Undo step", () => this.#later(() => this.#goTo(this.#steps - 1)), { disabled: true });
@@ -67,7 +70,10 @@ class KvPlay extends HTMLElement {
     this.speed = choose(SPEEDS);
     this.speed.setAttribute("aria-label", "Speed");
     this.speed.value = "150";
-    const bar = make("div", { class: "bar", role: "group", "aria-label": "Steps" }, this.run, this.step, this.back, this.again, this.speed);
+    const bar = make("div", { class: "bar", role: "group", "aria-label": "Steps" }, this.run, this.step, this.back, this.again);
+    this.pool = make("div", { class: "pool", "aria-hidden": "true" }); // the figure says it too
+    const hands = make("div", { class: "hands" }, bar, this.pool);
+    const chosen = make("div", { class: "bar chosen" }, this.example, this.speed);
     this.told = make("p", { class: "status", role: "status" });
     this.counters = make("dl", { class: "counters" });
     this.figure = /** @type {any} */ (document.createElement("kv-story"));
@@ -86,16 +92,15 @@ class KvPlay extends HTMLElement {
     const told = make("details", { open: true }, make("summary", {}, "What happened"), this.log);
     this.figure.setAttribute("live", "");
     this.record = make("div", {}, told, kept);
-    const left = make("div", {}, bar, this.told, this.counters, this.figure, this.record);
-    const right = make("div", {}, texts, this.#leversForm());
-    this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, left, right)));
+    const drawn = make("div", { class: "drawn" }, this.counters, this.figure, this.record);
+    this.#root.append(style, make("div", { class: "all" }, chosen, hands, this.told, texts, drawn, this.#leversForm()));
   }
 
   #box(name) {
     const label = name.toUpperCase();
     const said = make("p", { class: "said", "aria-live": "polite" });
     const paid = make("p", { class: "small" });
-    const words = make("textarea", { rows: "3", spellcheck: "false", "aria-label": `Words for ${label}` });
+    const words = make("textarea", { rows: "2", spellcheck: "false", "aria-label": `Words for ${label}`, placeholder: `Words for ${label}` });
     words.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -105,13 +110,13 @@ class KvPlay extends HTMLElement {
     const stop = button("Stop", () => this.#later(() => this.#act("stop", name)), { "aria-label": `Stop ${label}`, disabled: true });
     const leave = button("Clear", () => this.#later(() => this.#act("leave", name)), { "aria-label": `Clear ${label}`, disabled: true });
     const all = make("section", { class: "box", "aria-label": `Text ${label}` });
-    all.append(make("h3", {}, label), said, words, make("div", { class: "bar" }, send, stop, leave), paid);
+    all.append(make("h3", {}, label), said, words, send, make("div", { class: "bar" }, paid, stop, leave));
     return { all, said, paid, words, send, stop, leave };
   }
 
   #leversForm() {
     const { policies, models } = this.#about;
-    const blocks = make("input", { type: "range", min: "6", max: "64" });
+    const blocks = make("input", { type: "range", min: "6", max: String(MOST_SQUARES) });
     const fields = [
       this.#field("num_blocks", "Blocks in the pool", blocks, make("output")),
       ...CHOICES.map(([name, words, choices]) => this.#field(name, words, choose(choices.map((each) => [each, each])))),
@@ -171,7 +176,7 @@ class KvPlay extends HTMLElement {
     this.#isRunning = false;
     this.#choose(fields);
     for (const name of BOXES) this.boxes[name].words.value = fields[name] ?? "";
-    this.chips.forEach((chip, i) => chip.setAttribute("aria-pressed", String(this.#about.cases[i][0] === fields)));
+    this.example.value = String(this.#about.cases.findIndex(([each]) => each === fields));
   }
 
   #choose(fields) {
@@ -188,6 +193,7 @@ class KvPlay extends HTMLElement {
       const sent = this.#done.find(([, what, which]) => what === "send" && which === box);
       if (sent && !this.boxes[box].words.value) this.boxes[box].words.value = sent[3];
     }
+    this.example.value = "";
     this.#choose({ ...this.#levers, model: this.#model, [name]: value });
     this.#restart();
   }
@@ -205,6 +211,7 @@ class KvPlay extends HTMLElement {
     this.figure.data = emptyPool(Number(this.#levers.num_blocks), Number(this.#levers.block_size));
     this.record.hidden = true;
     this.counters.replaceChildren();
+    this.#showPool(Array(Math.min(MOST_SQUARES, Number(this.#levers.num_blocks) || 0)).fill("free"));
     this.log.textContent = "";
     for (const name of BOXES) this.#showBox(name, undefined);
     this.#say(`Press Run: the texts are sent, and their tokens go into these blocks. ${this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`}`);
@@ -249,11 +256,10 @@ class KvPlay extends HTMLElement {
   async #stepped() {
     await this.#sendAll();
     await this.#start();
-    if (!(await this.#compute())) {
-      this.#isRunning = false;
-      this.#say("Nothing to compute. Send another text.");
-    }
-    await this.#show();
+    const isOver = !(await this.#compute());
+    if (isOver) this.#isRunning = false;
+    const boxes = await this.#show();
+    if (isOver) this.#say(`${won(boxes)} Send another text.`);
   }
 
   // ---- Steps -------------------------------------------------------------------------------------------------------------
@@ -375,23 +381,34 @@ class KvPlay extends HTMLElement {
   }
 
   async #show() {
-    const { story, counters, boxes, log } = await this.#ask({ do: "tell" });
+    const { story, counters, boxes, pool, log } = await this.#ask({ do: "tell" });
     this.record.hidden = false;
     if (this.figure.step < this.figure.data.steps.length) this.figure.step = Infinity; // it was looked back
     this.figure.data = story;
     this.counters.replaceChildren(...counted(counters).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
     for (const name of BOXES) this.#showBox(name, boxes[name.toUpperCase()]);
+    this.#showPool(pool);
     this.log.textContent = log.join("\n");
     this.log.scrollTop = this.log.scrollHeight;
     this.#showRun();
     this.#keepAddress();
+    return boxes;
+  }
+
+  /** The pool in one strip: a square per block. On a phone it stays in sight with the buttons. */
+  #showPool(states) {
+    this.pool.hidden = states.length > MOST_SQUARES;
+    if (!this.pool.hidden) this.pool.replaceChildren(...states.map((state) => make("i", { class: state })));
   }
 
   #showBox(name, box) {
-    const { said, paid, stop, leave, send } = this.boxes[name];
+    const { all, said, paid, stop, leave, send } = this.boxes[name];
     const { text = "", found = "", prompt = "", cached = null, tokens = 0, running = false, state = "" } = box ?? {};
     said.replaceChildren(make("mark", {}, found), prompt.slice(found.length), make("strong", {}, text.slice(prompt.length)));
     said.hidden = !text;
+    said.scrollTop = said.scrollHeight;
+    said.tabIndex = said.scrollHeight > said.clientHeight ? 0 : -1;
+    all.classList.toggle("running", running);
     stop.disabled = !running;
     send.disabled = running;
     leave.disabled = !text;
@@ -421,10 +438,11 @@ class KvPlay extends HTMLElement {
     keepAddress({ ...fields, steps: String(this.#steps), done: JSON.stringify(this.#done) });
   }
 
-  /** Play what the address says; return whether it has a run of this page. */
+  /** Play what the address says; return whether it has a run of this page, or texts: `#a=first%20text&b=second%20text`. */
   #openAddress(given) {
-    const done = doneOf(given.done);
+    const done = given.done === undefined && BOXES.some((name) => given[name]) ? [] : doneOf(given.done);
     if (!done) return false;
+    this.example.value = "";
     this.#choose(given);
     for (const name of BOXES) this.boxes[name].words.value = given[name] ?? "";
     const steps = Math.min(Math.max(0, Number(given.steps) || 0), MOST_STEPS);
@@ -445,6 +463,16 @@ function doneOf(text) {
   } catch {
     return null;
   }
+}
+
+/** What the cache saved, in one sentence. */
+function won(boxes) {
+  const asked = Object.entries(boxes).filter(([, box]) => box.text && box.cached !== null);
+  const found = asked.filter(([, box]) => box.cached > 0);
+  if (!asked.length) return "Nothing to compute.";
+  if (!found.length) return "Nothing was found in the cache: all tokens were computed.";
+  const each = found.map(([name, { cached, tokens }]) => `${name} computed ${tokens - cached} of its ${tokens} tokens`);
+  return `${each.join(", ")}: the others were in the cache.`;
 }
 
 const STATES = {
@@ -486,25 +514,33 @@ async function fetched(url) {
 }
 
 const STYLE = `${LOOK}
-.bar button { font-size: .85em }
+.all { display: grid; gap: 0 1em }
+.bar { margin: 0; align-items: center }
+.bar :is(button, select) { font-size: .85em }
 .small.bar { flex-wrap: wrap; gap: .2em 1em }
 .small.bar button { font-size: 1em }
-button[aria-pressed=true] { border-color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
-.both { display: grid; gap: 1em }
 h3 { margin: 0 0 .3em; font-size: 1em }
-.status { min-height: 1.5em; margin: 0 0 .3em; color: var(--todo); font-size: .9em }
+.status { min-height: 1.5em; margin: .3em 0; font-size: .9em; font-weight: 600 }
+.pool { display: none; flex-wrap: wrap; gap: 3px; margin-top: 6px }
+.pool i { width: 14px; height: 14px; border: 1.5px solid var(--todo); border-radius: 3px }
+.pool .cached { border: 4px solid light-dark(#cfeee3, #0b4a3a); outline: 1.5px solid var(--pass); outline-offset: -1.5px }
+.pool .held { background: var(--accent); border-color: var(--accent) }
+.pool .shared { background: var(--pass); border-color: var(--pass) }
 .counters { display: flex; flex-wrap: wrap; gap: .1em 1.3em; margin: 0 0 .4em; font-size: .9em; font-variant-numeric: tabular-nums }
 .counters div { display: flex; gap: .4em }
 dt { color: var(--todo) }
 dd { margin: 0; font-weight: 650 }
-.texts { display: grid; gap: .6em }
-.box { border: 1px solid var(--line); border-radius: 6px; padding: .6em }
-.box .bar { margin: .4em 0 0 }
-.said { margin: 0 0 .5em; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
+.texts { display: grid; gap: .4em; align-content: start; margin-bottom: .6em }
+.box { display: grid; grid-template-columns: 1.1em minmax(0, 1fr) auto; gap: .3em; align-items: start; border: 1px solid var(--line); border-radius: 6px; padding: .4em }
+.box :is(.said, .bar) { grid-column: 2 / -1 }
+.box > textarea { grid-column: 2 }
+.box .bar:has(:disabled + :disabled) { display: none } /* no text, so nothing to stop or to clear */
+.box .bar .small { flex: 1 1 9em; margin: 0 }
+.said { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
 .said strong { display: block; color: var(--accent) }
 .said strong:not(:empty)::before { content: "The model continues (invented):"; display: block; color: var(--todo); font: 400 .85em var(--kv-sans, system-ui, sans-serif) }
 mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
-textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical }
+textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical; field-sizing: content; min-height: 2.2em; max-height: 9em }
 .small { font-size: .85em; color: var(--todo); margin: .3em 0 0 }
 details { margin-top: .6em }
 summary { cursor: pointer; color: var(--accent); padding: .3em 0 }
@@ -515,8 +551,17 @@ label { display: block; font-size: .85em; color: var(--todo) }
 output { font-weight: 650; color: var(--fg) }
 .fields :is(select, input) { width: 100% }
 input[type=range] { padding: 0; accent-color: var(--accent) }
-@media (min-width: 900px) { .both { grid-template-columns: minmax(0, 1fr) 21em; align-items: start } }
+@media (min-width: 900px) { .all { grid-template: "chosen hands" auto "told told" auto "texts drawn" auto "levers drawn" 1fr / 23em minmax(0, 1fr) }
+  .hands { grid-area: hands } .chosen { grid-area: chosen; flex-wrap: nowrap } .chosen select:first-child { flex: 1; min-width: 0 }
+  .status { grid-area: told } .texts { grid-area: texts } .drawn { grid-area: drawn } .levers { grid-area: levers } }
 @media (max-width: 600px) { .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
-  .bar { flex-wrap: wrap } }`;
+  .hands { position: sticky; top: var(--kv-header, 2.4rem); z-index: 2; margin: 0 -.5em; padding: .4em .5em; background: var(--bg); border-bottom: 1px solid var(--line) }
+  .pool { display: flex }
+  .chosen { flex-wrap: nowrap } .chosen select { width: 0; flex: 3 } .chosen select + select { flex: 1 }
+  .hands .bar { flex-wrap: nowrap; gap: 5px } .hands button { flex: 1 1 auto; padding: .2em; min-width: 0; min-height: 44px }
+  .texts > .small { margin: 0 }
+  .said { max-height: 8em; overflow-y: auto }
+  .running > textarea:placeholder-shown, .running > .primary { display: none } /* a running text takes no words */
+  .box > .primary { min-height: 44px } }`;
 
 customElements.define("kv-play", KvPlay);

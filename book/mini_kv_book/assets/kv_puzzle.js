@@ -56,7 +56,6 @@ class KvPuzzle extends HTMLElement {
     const [goal, ways] = ["goal", "ways"].map((name) => make("slot", { name }));
     const calls = make("div", { class: "calls" }, ...this.rows, key, more, this.told, answer, this.ending, ways);
     const all = make("div", { class: "all" }, goal, make("div", { class: "both" }, calls, this.figure));
-    all.addEventListener("keydown", (event) => this.#key(event));
     this.#root.append(style, all);
     this.#draw(this.#about);
   }
@@ -81,8 +80,8 @@ class KvPuzzle extends HTMLElement {
     customElements.whenDefined("kv-story").then(() => (this.figure.data = story));
   }
 
-  #key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+  /** Make the call of a key. */
+  key(event) {
     const pressed = event.key === "Backspace" ? this.back : this.buttons[Number(event.key) - 1];
     if (!pressed) return;
     event.preventDefault();
@@ -185,6 +184,15 @@ function openNamed() {
   heading.focus({ preventScroll: true });
 }
 
+/** Give a key to the puzzle that has the focus, else to the one that is open. Who types into a field means the field. */
+function giveKey(event) {
+  const { target } = event;
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !(target instanceof Element)) return;
+  if (target.closest("input, textarea, select, dialog, [contenteditable]")) return;
+  const puzzle = target.closest("kv-puzzle") ?? document.querySelector(".kv-level:not([hidden]) kv-puzzle");
+  if (puzzle instanceof KvPuzzle) puzzle.key(event);
+}
+
 const STYLE = `${LOOK}
 ::slotted(*) { margin: 0 0 .5em !important }
 .bar { margin-bottom: .5em }
@@ -221,5 +229,6 @@ kv-story { margin: .6em 0 0 }
 customElements.define("kv-puzzle", KvPuzzle);
 markGrid();
 addEventListener("hashchange", openNamed);
+addEventListener("keydown", giveKey);
 // Only when the figure is drawn does the page have its heights.
 customElements.whenDefined("kv-story").then(openNamed);

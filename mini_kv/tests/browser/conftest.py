@@ -189,14 +189,14 @@ def open_warm(browser: Any) -> Iterator[Callable[[Path, str], WarmPage]]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path], str]]:
-    """A function that serves a folder over http and returns its address."""
+def serve() -> Iterator[Callable[..., str]]:
+    """A function that serves a folder over http, with a handler of the caller's if given, and returns its address."""
     with serving() as server:
         yield server
 
 
 @contextmanager
-def serving() -> Iterator[Callable[[Path], str]]:
+def serving() -> Iterator[Callable[..., str]]:
     """A function that serves folders until the end."""
     servers = []
 
@@ -204,8 +204,8 @@ def serving() -> Iterator[Callable[[Path], str]]:
         def log_message(self, *args: Any) -> None:
             pass
 
-    def server(folder: Path) -> str:
-        http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+    def server(folder: Path, handler: type[SimpleHTTPRequestHandler] = Silent) -> str:
+        http = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
         thread = Thread(target=http.serve_forever)
         thread.start()
         servers.append((http, thread))

@@ -181,12 +181,12 @@ def test_another_lunr_ends_the_build():
 
 
 @pytest.mark.parametrize("opened", ["by a key", "by an address"])
-def test_the_index_is_loaded_when_the_search_is_opened(opened, book_url, open_page):
+def test_index_and_worker_are_loaded_when_the_search_is_opened(opened, book_url, open_page):
     page = open_page("about:blank", width=1280)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     page.goto(book_url + "labs/lab-02/", wait_until="networkidle")
-    assert "search_index.json" not in asked
+    assert not any("search" in name for name in asked)
     if opened == "by a key":
         page.keyboard.press("/")
         page.keyboard.type("evict")
@@ -194,6 +194,19 @@ def test_the_index_is_loaded_when_the_search_is_opened(opened, book_url, open_pa
         page.goto(book_url + "labs/lab-02/?q=evict")
     page.locator(".md-search-result__item a[href*='05-']").first.wait_for(state="attached")
     assert asked.count("search_index.json") == 1
+
+
+FIRST_FILES = ["book.css", "bundle.js", "keys.js", "kv-code.woff2", "kv-text.woff2", "kv_page.js", "kv_story.js"]
+FIRST_FILES += ["main.css", "palette.css"]
+
+
+def test_the_first_visit_loads_what_the_first_page_shows(book_url, open_page):
+    """No search, no slanted letters, no element of another page."""
+    page = open_page("about:blank", width=1280)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(re.sub(r"\.[0-9a-f]{8}\.min", "", request.url.rpartition("/")[2])))
+    page.goto(book_url, wait_until="networkidle")
+    assert sorted(asked) == ["", *FIRST_FILES]
 
 
 def test_words_that_an_address_names_are_marked(book_url, open_page):

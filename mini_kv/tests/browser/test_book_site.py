@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -396,7 +397,7 @@ def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, bo
         looks = [page.evaluate(LOOK, names) for page in pages]
         if looks[0] == looks[1]:
             break
-        for page in pages:  # a face that comes late is left out of that visit: font-display is optional
+        for page in pages:
             page.reload(wait_until="networkidle")
     assert len(looks[0]) > 100
     assert looks[0] == looks[1]
@@ -678,6 +679,14 @@ SHIFT = """() => new Promise((done) => {
   }).observe({ type: 'layout-shift', buffered: true });
   setTimeout(() => done(sum), 5000);  // the first scene, and the change to the second
 })"""
+SHIFT_SINCE = """(mark) => new Promise((done) => {
+  const [{ startTime }] = performance.getEntriesByName(mark);
+  let sum = 0;
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) if (entry.startTime > startTime) sum += entry.value;
+  }).observe({ type: 'layout-shift', buffered: true });
+  setTimeout(() => done(sum), 300);
+})"""
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1280, 720)])
@@ -685,6 +694,69 @@ def test_the_first_screen_does_not_move(width, height, book_url, open_page):
     """Neither while the page is loaded nor when the second text changes by itself."""
     page = open_page(book_url, width=width, height=height)
     assert page.evaluate(SHIFT) < 0.02
+
+
+@pytest.mark.parametrize("place", ["", "chapters/07-share-free-revive-evict/"])
+def test_nothing_moves_when_the_texts_face_comes_late(place, book_url, open_page):
+    """Until then headings are drawn with the bold face of this system, and not with a regular one made bold."""
+    page = open_page("about:blank", width=1280, height=720)
+    late: list[Any] = []
+    page.route("**/kv-text.woff2", lambda route, _asked: late.append(route))
+    page.goto(book_url + place, wait_until="domcontentloaded")
+    page.wait_for_selector("kv-story .pic")
+    page.wait_for_timeout(500)
+    asked = page.context.new_cdp_session(page)
+    asked.send("DOM.enable")
+    asked.send("CSS.enable")
+    root = asked.send("DOM.getDocument")["root"]["nodeId"]
+    node = asked.send("DOM.querySelector", {"nodeId": root, "selector": "h1"})["nodeId"]
+    fonts = asked.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
+    assert all("Bold" in font["postScriptName"] for font in fonts)
+    page.evaluate("performance.mark('late')")
+    for route in late:
+        route.continue_()
+    page.evaluate("document.fonts.ready.then(() => {})")
+    assert page.evaluate(SHIFT_SINCE, "late") < 0.02
+
+
+class Halves(SimpleHTTPRequestHandler):
+    """Serves files, and of a page a half, and a second later the other one."""
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path), "index.html")
+        if not path.is_file():
+            return super().do_GET()
+        page = path.read_bytes()
+        half = page.index(b"</h1>") + len("</h1>")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(page[:half])
+        time.sleep(1)
+        self.wfile.write(page[half:])
+        return None
+
+
+@pytest.mark.parametrize("place", ["", "labs/lab-05/"])
+def test_a_page_that_comes_in_pieces_does_not_move(place, site, serve, open_page):
+    """What its styles depend on is in the first piece."""
+    page = open_page(f"{serve(site.parent, Halves)}/{site.name}/{place}", width=1280, height=800)
+    assert page.evaluate(SHIFT) < 0.02
+
+
+def test_a_box_is_as_wide_as_its_text_and_so_is_its_title(book_url, open_page):
+    page = open_page(book_url + "chapters/07-share-free-revive-evict/", width=1280)
+    boxes = page.locator(".md-content__inner > :is(.admonition, details)").all()
+    assert len(boxes) > 2
+    for box in boxes:
+        right = "each => each.getBoundingClientRect().right"
+        edge = box.evaluate(right)
+        assert abs(edge - box.locator(":scope > :is(.admonition-title, summary)").evaluate(right)) < 1
+        texts = [text.evaluate(right) for text in box.locator(":scope > p:not(.admonition-title):visible").all()]
+        assert all(0 < edge - text < 24 for text in texts)
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 720)])

@@ -75,6 +75,10 @@ def press(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
 
+def choose_example(page, name):
+    page.get_by_label("Example").select_option(label=name)
+
+
 def status(page):
     return page.locator("kv-play .status").inner_text()
 
@@ -102,7 +106,7 @@ def make_steps(page, first, last):
 def run_to_the_end(page):
     page.get_by_label("Speed", exact=True).select_option("fast")
     press(page, "Run")
-    page.get_by_text("Nothing to compute").wait_for(timeout=120_000)
+    page.get_by_text("Send another text.").wait_for(timeout=120_000)
 
 
 def generated(prompts, max_tokens, model="tiny"):
@@ -150,6 +154,13 @@ def test_two_texts_share_a_beginning_and_are_written(show):
     assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache; its answer is complete"
     assert prompts[1].startswith(box(page, "B").locator("mark").inner_text())
     assert counters(page)["blocks held"] == "0 of 20"
+    assert status(page) == "B computed 12 of its 28 tokens: the others were in the cache. Send another text."
+
+
+def test_without_a_hit_the_end_says_so(show):
+    page = show("#a=Blocks%20are%20free.&max_tokens=8")
+    run_to_the_end(page)
+    assert status(page) == "Nothing was found in the cache: all tokens were computed. Send another text."
 
 
 def test_the_pool_is_drawn_before_the_first_step_and_follows_its_slider(show):
@@ -232,6 +243,17 @@ def test_an_address_holds_texts_and_steps(show):
     assert again.get_by_label("Tokens per block").input_value() == "4"
 
 
+def test_an_address_that_a_person_writes_has_a_text_per_box(show):
+    page = show("#a=The%20cache%20counts%20%26%20keeps&b=The+cache+counts&max_tokens=8")
+    assert [box(page, name).locator("textarea").input_value() for name in "ABC"] == [
+        "The cache counts & keeps",
+        "The cache counts",
+        "",
+    ]
+    assert page.get_by_label("Tokens of an answer").input_value() == "8"
+    assert page.get_by_label("Example").input_value() == ""
+
+
 def test_a_changed_setting_is_in_the_address_at_once_with_the_texts_that_wait(show):
     page = show()
     box(page, "A").locator("textarea").fill("The cache counts blocks")
@@ -248,7 +270,7 @@ def test_a_changed_setting_is_in_the_address_at_once_with_the_texts_that_wait(sh
 def test_a_case_that_is_chosen_is_in_the_address(show):
     page = show()
     assert page.url.partition("#")[2] == ""
-    press(page, "Layers that see 32 tokens")
+    choose_example(page, "Layers that see 32 tokens")
     page.wait_for_function("() => location.hash.includes('model=tiny_windows')", timeout=5_000)
 
 
@@ -327,11 +349,11 @@ def test_each_case_shows_what_its_button_says(show):
         ("Ten blocks for three texts: which blocks are evicted?", "evicted"),
         ("Too few blocks: which text must wait?", "preempted"),
     ):
-        press(page, case)
+        choose_example(page, case)
         run_to_the_end(page)
         assert int(counters(page)[counter]) > 0
     assert "is preempted, its blocks are freed, and it waits" in page.get_by_label("What happened").inner_text()
-    press(page, "Layers that see 32 tokens")
+    choose_example(page, "Layers that see 32 tokens")
     make_steps(page, 1, 2)
     assert page.locator("kv-story").get_by_text("window 32").count() > 0
 
@@ -355,7 +377,8 @@ def test_a_reader_who_presses_at_random_leaves_no_block_behind(show):
         wanted = chance.choice([f"Send {name}", f"Stop {name}", f"Clear {name}", "Undo step", "One step", "One step"])
         if wanted.startswith("Send"):
             box(page, name).locator("textarea").fill(chance.choice(HEADS) + chance.choice(TAILS))
-        page.get_by_role("button", name=wanted, exact=True).evaluate("button => button.click()")  # if it is enabled
+        wanted_button = page.get_by_role("button", name=wanted, exact=True, include_hidden=True)
+        wanted_button.evaluate("button => button.click()")  # if it is enabled
         page.wait_for_timeout(40)
     run_to_the_end(page)
     assert counters(page)["blocks held"] == "0 of 20"
@@ -367,6 +390,24 @@ def test_it_fits_a_phone_and_can_be_read(dark, site, serve, open_page, axe):
     make_steps(page, 1, 2)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert axe(page) == []
+
+
+def test_on_a_phone_texts_pool_and_buttons_are_on_one_screen(site, serve, open_page):
+    """The buttons and the pool, a square per block, stay in sight when the reader goes down to the figure."""
+    page = open_page(f"{serve(site)}/index.html", **PHONE)
+    squares = page.locator("kv-play .pool i")
+    run = page.get_by_role("button", name="Run", exact=True)
+    texts = [box(page, name).locator("textarea") for name in "AB"]
+    run.scroll_into_view_if_needed()
+    for part in (run, squares.last, *texts):
+        place = part.bounding_box()
+        assert place["y"] >= 0 and place["y"] + place["height"] <= PHONE["height"]
+    assert texts[1].bounding_box()["y"] < page.locator("kv-story").bounding_box()["y"]
+    make_steps(page, 1, 1)
+    states = squares.evaluate_all("squares => squares.map(square => square.className)")
+    assert states == ["shared"] * 2 + ["held"] * 3 + ["free"] * 15
+    page.locator("kv-story").evaluate("figure => figure.scrollIntoView()")
+    assert 0 <= page.get_by_role("button", name="One step").bounding_box()["y"] < 100
 
 
 def test_without_python_the_texts_and_a_command_are_there(site, serve, open_page):

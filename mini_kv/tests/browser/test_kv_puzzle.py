@@ -162,6 +162,20 @@ def test_it_is_played_with_keys(show):
     assert puzzle.evaluate("puzzle => puzzle.shadowRoot.activeElement.textContent") == "prefill A1"
 
 
+def test_a_puzzle_opened_from_the_grid_is_played_with_keys(show):
+    """The heading has the focus then. A number with Ctrl, or in a field of the page, makes no call."""
+    page, _ = show("twelve-of-sixteen")
+    puzzle = go_to(page, "make-room")
+    page.evaluate("document.querySelector('main').append(document.createElement('input'))")
+    page.locator("main > input").press("1")
+    page.locator("main > input").evaluate("field => field.blur()")
+    page.keyboard.press("Control+1")
+    for key in ("2", "3"):
+        page.keyboard.press(key)
+        wait(page)
+    assert said(puzzle) == "Solved in 2 calls."
+
+
 def test_the_hint_is_the_terminals(show):
     _, puzzle = show()
     puzzle.get_by_role("button", name="Hint").click()
