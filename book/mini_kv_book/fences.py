@@ -134,7 +134,7 @@ def kv_still(body: str, md: Any) -> str:
     """Draw a step of the scenario, without its memory, in the size of a picture in a link."""
     name, step = body.split()
     data = story_data(load_scenario(name, language_of(md)))
-    return f'<div class="kv-thumb">{svg(data, int(step), width=260, memory=False)}</div>'
+    return f'<div class="kv-thumb">{svg(data, int(step), width=260)}</div>'
 
 
 @fence

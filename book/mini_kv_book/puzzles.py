@@ -106,4 +106,4 @@ def small_picture(puzzle: Puzzle) -> str:
     story = puzzle_data(player)
     for step in story["steps"]:
         step.pop("words", None)
-    return svg(story, width=WIDTH, memory=False)
+    return svg(story, width=WIDTH)

@@ -147,7 +147,7 @@ def _still(data: Data) -> str:
     """Return a still of the key step, or an empty string for too large a pool or a story without steps."""
     if data["num_blocks"] > MOST_BLOCKS or not data["steps"]:
         return ""
-    return svg(data, key_step(data), memory=False)
+    return svg(data, key_step(data))
 
 
 def _key(data: Data) -> str:

@@ -7,7 +7,7 @@ It is the drawing of `kv_story/draw.js`, with the same positions and colours. A 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 
 from mini_kv.viz.language import fill, words
@@ -21,7 +21,7 @@ HELD, LINE, CARD, INK, SOFT, RULE, TAG, NEW = (
     "#111111",
     "#6a6a6a",
     "#0000000f",
-    "#e69f00",
+    "#bdbdbd",
     "#b64500",
 )
 TINTS = (HELD, "#e6daf3", "#d0eadc", "#f0e0c2")
@@ -48,7 +48,7 @@ SIGNS = {
     "illegal": "M8 3v6M8 12v1",
 }
 LOUDEST = ("illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached")
-HEAD, CELL, SHELF = 28, 24, 24
+HEAD, SHELF = 28, 24
 MOST_BLOCKS = 150
 """Largest pool with a still. The figure draws larger pools in another way."""
 
@@ -65,6 +65,8 @@ class Sizes:
     width: int
     under: bool
     words: bool
+    tag: int
+    """Height of a tag. One of less than 15 has no text."""
 
     @property
     def px(self) -> int:
@@ -99,32 +101,30 @@ class Band:
     head: bool
 
 
-def svg(data: Data, step: int = -1, width: int = 720, *, memory: bool = True) -> str:
+def svg(data: Data, step: int = -1, width: int = 720) -> str:
     """Return the state after a step, negative counted from the end, as an SVG of this width in pixels.
 
-    `memory`: whether the row of all blocks is drawn below the tables and the queue. Raises `ValueError` for a pool of
-    more than 150 blocks.
+    Tables and queue only: the figure's row of all blocks says the same again. Raises `ValueError` for a pool of more
+    than 150 blocks.
     """
     still = _Still(data, width)
     number = step if step >= 0 else len(still.states) + step
     do = data["steps"][number - 1].get("do", "") if number else ""
     label = fill(still.t["still"], data["title"], number, len(data["steps"]), do).rstrip(": \uff1a")
-    height = still.height if memory else still.memory_y - HEAD
-    return _picture(label, still.m.width, height, still.draw(number, memory))
+    return _picture(label, still.m.width, still.height(number), still.draw(number))
 
 
 def moving_svg(data: Data, width: int = 900, seconds: float = 2.5) -> str:
     """Return one SVG that shows all steps in turn, repeatedly. With reduced motion it shows the last step.
 
-    Tables and queue only: the row of all blocks says the same again. `seconds`: time per step. Raises `ValueError` as
-    `svg` does.
+    `seconds`: time per step. Raises `ValueError` as `svg` does.
     """
     still, number, head = _Still(data, width), len(data["steps"]), 30
     frames = []
     for step, told in enumerate(data["steps"], start=1):
         line = re.split(r"[.:] |\.$", told.get("say", ""))[0]
         heading = f'<text y="14" font-size="17" font-weight="600">{escape(line)}</text>'
-        picture = f'<g transform="translate(0 {head})">{still.draw(step, memory=False)}</g>'
+        picture = f'<g transform="translate(0 {head})">{still.draw(step)}</g>'
         frames.append(f'<g class="step" style="animation-delay:{(step - 1) * seconds:g}s">{heading}{picture}</g>')
     share = 100 / max(1, number)
     style = (
@@ -132,7 +132,8 @@ def moving_svg(data: Data, width: int = 900, seconds: float = 2.5) -> str:
         f"@keyframes step{{0%,{share:g}%{{opacity:1}}{share + 0.01:g}%,100%{{opacity:0}}}}"
         "@media (prefers-reduced-motion:reduce){.step{animation:none}.step:last-of-type{opacity:1}}</style>"
     )
-    return _picture(data["title"], still.m.width, still.memory_y - HEAD + head, style + "".join(frames))
+    height = head + max(map(still.height, range(1, number + 1)), default=0)
+    return _picture(data["title"], still.m.width, height, style + "".join(frames))
 
 
 def _picture(label: str, width: int, height: int, inside: str) -> str:
@@ -167,28 +168,32 @@ class _Still:
         self.requests = [*dict.fromkeys(name for state in self.states for name in state.order)]
         self.num_groups = max((len(groups) for state in self.states for groups in state.tables.values()), default=1)
         self.m = self._sizes(min(width, 960))
-        self.free_y = HEAD + HEAD + max(self.m.py, *map(self._table_height, range(len(self.states))))
-        self.shelves_y = self.free_y + HEAD + max(map(self._queue_height, self.states)) + HEAD
-        self.memory_y = self.shelves_y + sum(HEAD + self._shelf_lines(tier) * SHELF for tier in data.get("tiers", ()))
-        self.per_line = max(1, self.m.width // (CELL + 2))
-        self.height = self.memory_y + -(-data["num_blocks"] // self.per_line) * (CELL + 2) + 4
+
+    def height(self, step: int) -> int:
+        """Return the height of the drawing of a step."""
+        state = self.states[step]
+        shelves = sum(HEAD + self._shelf_lines(state, tier) * SHELF for tier in self.data.get("tiers", ()))
+        return self._free_y(state) + self._queue_height(state) + shelves + 4
 
     def _sizes(self, width: int) -> Sizes:
         narrow = width < 480
-        words = any(any(state.words) for state in self.states)
+        told = any(any(state.words) for state in self.states)
+        words = told and not narrow
         under = not words and (narrow or self.data["num_blocks"] > 10)
-        usual, low, gap = (
-            ((72, 68, 3) if narrow else (92, 68, 5)) if words else ((36, 44, 3) if narrow else (50, 46, 5))
-        )
+        small = (36, 35 if told else 44, 3)
+        usual, low, gap = (92, 68, 5) if words else small if narrow else (50, 46, 5)
         longest = max((len(name) for state in self.states for name in state.order), default=1)
         longest = min(10, longest + (2 if self.num_groups > 1 else 0))
         label = max(38 if narrow else 46, 9 * longest + 14)
         tables = (table for state in self.states for groups in state.tables.values() for table in groups)
-        longest_line = max(1, *(len(state.free) for state in self.states), *map(len, tables))
+        longest_line = max(1, *(0 if narrow else len(state.free) for state in self.states), *map(len, tables))
         room = (width - label) // longest_line - gap
-        w = min(room, 120) if words and not narrow and room >= 76 else usual
+        least, most = (76, 120) if words else (30, usual) if narrow else (usual, usual)
+        w = min(room, most) if room >= least else usual
         columns = max(1, (width - label) // (w + gap))
-        return Sizes(w, low + (10 if under else 0), gap, label, columns, width, under, words)
+        return Sizes(
+            w, low + (10 if under else 0), gap, label, columns, width, under, words, 6 if told and narrow else 15
+        )
 
     def _queue_height(self, state: State) -> int:
         """Return the height of the queue: its cards, and one line for the word at its end if the last row is full."""
@@ -207,32 +212,28 @@ class _Still:
                 rows = [(name, table) for name, table in rows if len(table) > start]
         return found
 
-    def _table_height(self, number: int) -> int:
-        """Return the height of the tables while a step is played: ended and new rows are both counted."""
-        state, before = self.states[number], self.states[max(0, number - 1)]
-        gone = [name for name in before.order if name not in state.order]
-        merged = replace(state, tables=before.tables | state.tables)
-        bands = self._bands(merged, [*state.order, *gone])
-        return sum((18 if band.head else 0) + len(band.rows) * self.m.py + 4 for band in bands)
+    def _free_y(self, state: State) -> int:
+        """Return where the queue begins: below the rows of this step."""
+        bands = self._bands(state, state.order)
+        in_tables = sum((18 if band.head else 0) + len(band.rows) * self.m.py + 4 for band in bands)
+        return HEAD + HEAD + max(self.m.py, in_tables)
 
-    def draw(self, step: int, memory: bool = True) -> str:
+    def draw(self, step: int) -> str:
         """Return the drawing of the state after a step."""
         state = self.states[step]
-        parts = [self._heading(HEAD, self.t["tables"]), self._heading(self.free_y, self.t["free"])]
-        y = self.free_y + self.m.h // 2
+        free_y = self._free_y(state)
+        parts = [self._heading(HEAD, self.t["tables"]), self._heading(free_y, self.t["free"])]
+        y = free_y + self.m.h // 2
         parts.append(_text(0, y + 4, self.t["next"], "s"))
         parts.append(f'<path d="M{self.m.label - 10} {y - 4}l6 4l-6 4z" fill="{INK}"/>')
         cards, marks = self._tables(state, parts)
-        self._queue(state, cards, marks, parts)
+        self._queue(state, free_y, cards, marks, parts)
         kinds: dict[int, list[str]] = {}
         for kind, block_id in state.events:
             kinds.setdefault(block_id, []).append(kind)
         parts += [self._card(state, block_id, place, kinds.get(block_id, [])) for block_id, place in cards.items()]
         parts += [sign for block_id, place in cards.items() for sign in self._signs(place, kinds.get(block_id, []))]
-        parts += self._shelves(state)
-        if memory:
-            parts.append(self._heading(self.memory_y, self.t["memory"]))
-            parts += self._memory(state, kinds)
+        parts += self._shelves(state, free_y + self._queue_height(state) + HEAD)
         return "".join(parts)
 
     def _heading(self, y: int, text: str) -> str:
@@ -275,11 +276,11 @@ class _Still:
         return row
 
     def _queue(
-        self, state: State, cards: dict[int, Place], ghosts: list[tuple[int, int, int]], parts: list[str]
+        self, state: State, top: int, cards: dict[int, Place], ghosts: list[tuple[int, int, int]], parts: list[str]
     ) -> None:
         m, last = self.m, len(state.free)
         for i, block_id in enumerate(state.free):
-            at = Place(m.label + (i % m.columns) * m.px, self.free_y + i // m.columns * m.py, m.h)
+            at = Place(m.label + (i % m.columns) * m.px, top + i // m.columns * m.py, m.h)
             if block_id in cards:
                 ghosts.append((block_id, at.x, at.y))
             else:
@@ -289,17 +290,17 @@ class _Still:
             parts.append(_text(x + 5, y + 16, str(block_id), ""))
         full = last > 0 and last % m.columns == 0
         x = m.label + ((last - 1 if full else last) % m.columns) * m.px + 2
-        y = self.free_y + last // m.columns * m.py + (10 if full else m.h // 2 + 4)
+        y = top + last // m.columns * m.py + (10 if full else m.h // 2 + 4)
         parts.append(_text(x, y, self.t["end"] if last else self.t["empty"], "s"))
 
     def _card(self, state: State, block_id: int, at: Place, kinds: Sequence[str]) -> str:
         m, ref, name = self.m, state.ref[block_id], state.name[block_id]
+        writer = state.writer[block_id] if state.words[block_id] else ""
         dashes = "" if state.used[block_id] else "3 3"
         line, thick = (LINE, 2.0) if ref else (SOFT, 1.2)
         parts = [_rect(0, 0, m.w, at.h, 5, fill=CARD, stroke=line, stroke_width=thick, stroke_dasharray=dashes)]
         share = self._share(state, block_id)
         if ref and share:
-            writer = state.writer[block_id] if state.words[block_id] else ""
             tint = TINTS[self.requests.index(writer) % len(TINTS)] if writer else HELD
             parts.append(_rect(1.5, 1.5, round((m.w - 3) * share, 3), at.h - 3, 3, fill=tint))
         if state.hue[block_id]:
@@ -308,8 +309,10 @@ class _Still:
             parts.append(f'<path d="M4.5 4V{at.h - 4}" fill="none" stroke="{colour}" stroke-width="4"{dash}/>')
         parts += self._words(state.words[block_id], bool(ref))
         if name:
-            parts.append(_rect(3, at.h - 18, m.w - 6, 15, 4, fill=TAG))
-            parts.append(_text(m.w / 2, at.h - 6, name[:4], "tagtext"))
+            parts.append(_rect(3, at.h - m.tag - 3, m.w - 6, m.tag, 4 if m.tag == 15 else 2, fill=TAG, stroke=SOFT))
+            if m.tag == 15:
+                read = _fitting(writer or name[:4], (m.w - 2) / 6.4)
+                parts.append(_text(m.w / 2, at.h - 6, read, "tagtext by" if m.words else "tagtext"))
         parts.append(_text(9, 17, str(block_id), "id"))
         if ref:
             parts.append(_text(m.w - 5, 29 if m.under else 16, f"\u00d7{ref}", "ref"))
@@ -352,15 +355,14 @@ class _Still:
             for i, kind in enumerate(shown)
         ]
 
-    def _shelf_lines(self, tier: Data) -> int:
-        """Return the number of lines of a tier: for its capacity, or for its largest content if that is more."""
-        most = max(len(state.tiers.get(tier["id"], ())) for state in self.states)
-        room: int = max(tier.get("capacity", 0), most)
+    def _shelf_lines(self, state: State, tier: Data) -> int:
+        """Return the number of lines of a tier: for its capacity, or for its content if that is more."""
+        room: int = max(tier.get("capacity", 0), len(state.tiers.get(tier["id"], ())))
         return max(1, -(-room // self.m.columns))
 
-    def _shelves(self, state: State) -> list[str]:
+    def _shelves(self, state: State, y: int) -> list[str]:
         """Return the tiers: below each heading its places, and the hashes of its blocks."""
-        m, y, parts = self.m, self.shelves_y, list[str]()
+        m, parts = self.m, list[str]()
         for tier in self.data.get("tiers", ()):
             names = state.tiers.get(tier["id"], [])
             capacity = tier.get("capacity", len(names))
@@ -370,28 +372,10 @@ class _Still:
                 if i < capacity:
                     parts.append(_rect(x, top, m.w, 17, 4, fill="none", stroke=SOFT, stroke_dasharray="3 3"))
                 if i < len(names):
-                    tag = _rect(0, 0, m.w, 17, 4, fill=TAG) + _text(m.w / 2, 13, names[i][:4], "tagtext")
+                    tag = _rect(0, 0, m.w, 17, 4, fill=TAG, stroke=SOFT) + _text(m.w / 2, 13, names[i][:4], "tagtext")
                     parts.append(f'<g class="kv-shelf" transform="translate({x} {top})">{tag}</g>')
-            y += HEAD + self._shelf_lines(tier) * SHELF
+            y += HEAD + self._shelf_lines(state, tier) * SHELF
         return parts
-
-    def _memory(self, state: State, kinds: dict[int, list[str]]) -> list[str]:
-        cells = []
-        for block_id, ref in enumerate(state.ref):
-            line, column = divmod(block_id, self.per_line)
-            x, y = column * (CELL + 2) + 1, self.memory_y + line * (CELL + 2)
-            fill, stroke, dashes = CARD, SOFT, "" if state.used[block_id] else "2 2"
-            if block_id == 0:
-                fill, dashes = "url(#kv-hatch)", ""
-            elif ref > 0:
-                fill, stroke = HELD, LINE
-            elif state.name[block_id]:
-                fill = TAG
-            stroke, thick = (NEW, 2.0) if block_id in kinds else (stroke, 1.0)
-            cell = _rect(x, y, CELL, CELL, 2, fill=fill, stroke=stroke, stroke_width=thick, stroke_dasharray=dashes)
-            number = _text(x + CELL / 2, y + 16, str(block_id), "number")
-            cells.append(f'<g class="kv-cell" data-id="{block_id}">{cell}{number}</g>')
-        return cells
 
 
 def _stand(cards: dict[int, Place], ghosts: list[tuple[int, int, int]], block_id: int, at: Place, py: int) -> None:
@@ -417,8 +401,9 @@ def _short(text: str, most: int = 10) -> str:
 STYLE = (
     ".kv-still .s{font-size:11px}.kv-still .h{font-weight:600;opacity:.8}.kv-still .l{font-size:14px;font-weight:650}"
     ".kv-still .id{font-size:14px;font-weight:700}.kv-still .ref{text-anchor:end}"
-    ".kv-still .ring{fill:none;stroke-width:2.5}.kv-still .number{font-size:11px;text-anchor:middle}"
+    ".kv-still .ring{fill:none;stroke-width:2.5}"
     ".kv-still .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle}"
+    ".kv-still .by{font-family:inherit}"
 )
 """Style of texts, by class."""
 

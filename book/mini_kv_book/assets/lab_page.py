@@ -219,4 +219,4 @@ def tell(test: str, lang: str = "en") -> str:
     blocks, size = kv.manager.kv_cache_config.num_blocks, kv.manager.block_size
     data = spans_data(kv.spans, blocks, size, title, lang)
     drawn = blocks <= MOST_BLOCKS and data["steps"]
-    return json.dumps({"data": data, "texts": texts, "still": svg(data, width=400, memory=False) if drawn else ""})
+    return json.dumps({"data": data, "texts": texts, "still": svg(data, width=400) if drawn else ""})

@@ -74,6 +74,8 @@ def test_two_runs_go_together_and_mark_the_blocks_that_differ(open_page, tmp_pat
     figures = shown.locator("kv-story")
     assert len({round(figure.bounding_box()["y"]) for figure in figures.all()}) == 1
     assert [figures.nth(i).locator(".bar").is_visible() for i in range(2)] == [True, False]
+    for part in (".pic", ".say", ".key"):
+        assert len({round(figure.locator(part).bounding_box()["y"]) for figure in figures.all()}) == 1
     marked = (
         """root => [...root.shadowRoot.querySelectorAll('.card.differs')].map((card) => +card.id.slice(1)).sort()"""
     )
@@ -253,19 +255,21 @@ def test_play_stops_at_the_question_and_at_the_end(show):
 
 
 def test_a_swipe_is_a_step(show):
-    """To the left is onwards; up and down is scrolling."""
+    """To the left is onwards; up and down is scrolling. On the picture and on the words, and not on the slider."""
     shown = show(**PHONE)
-    swipe = """([dx, dy]) => {
+    swipe = """([dx, dy, where]) => {
       const at = (x, y) => new Touch({identifier: 1, target: document.body, clientX: x, clientY: y});
-      const pic = document.querySelector('kv-story').shadowRoot.querySelector('.pic');
-      pic.dispatchEvent(new TouchEvent('touchstart', {touches: [at(200, 200)], changedTouches: [at(200, 200)]}));
-      pic.dispatchEvent(new TouchEvent('touchend', {touches: [], changedTouches: [at(200 + dx, 200 + dy)]}));
+      const part = document.querySelector('kv-story').shadowRoot.querySelector(where), bubbles = true;
+      const [from, to] = [at(200, 200), at(200 + dx, 200 + dy)];
+      part.dispatchEvent(new TouchEvent('touchstart', {bubbles, touches: [from], changedTouches: [from]}));
+      part.dispatchEvent(new TouchEvent('touchend', {bubbles, touches: [], changedTouches: [to]}));
     }"""
     steps = []
-    for move in ([-80, 5], [-10, 0], [-60, 90], [80, 0]):
-        shown.evaluate(swipe, move)
+    for move in ([-80, 5], [-10, 0], [-60, 90], [80, 0], [-80, 0]):
+        shown.evaluate(swipe, [*move, ".cap" if len(steps) == 4 else ".pic"])
         steps.append(step_of(shown))
-    assert steps == [1, 1, 1, 0]
+    shown.evaluate(swipe, [80, 0, "input"])
+    assert [*steps, step_of(shown)] == [1, 1, 1, 0, 1, 1]
 
 
 def test_it_tells_the_page_where_it_is(show):
@@ -599,6 +603,75 @@ def test_a_phone_shows_it_without_scrolling_sideways(show, data):
           .querySelectorAll('.card, .cell, button, li, text')]
           .filter(one => one.getBoundingClientRect().right > 390.5).length""")
         assert outside == 0
+
+
+IN_SIGHT = """() => {
+  const story = document.querySelector('kv-story'), root = story.shadowRoot;
+  const box = (part) => root.querySelector(part).getBoundingClientRect();
+  const [picture, forward] = [box('.pic'), box('[title="Step forward"]')];
+  return {covered: Math.max(0, Math.round(picture.bottom - box('.said').top)),
+          below: Math.max(0, Math.round(forward.bottom - innerHeight)),
+          button: Math.min(forward.width, forward.height) >= 44};
+}"""
+
+
+@pytest.mark.parametrize("name", ["share-and-evict", "asked-twice", "passers-by"])
+def test_a_phone_has_picture_words_and_buttons_on_one_screen(show, name):
+    """In each step and at each question, below a header of 48 px. A long caption scrolls by itself."""
+    data = {**story_data(load_scenario(name)), "at": 0}
+    shown = show(data, **PHONE)
+    shown.evaluate("document.body.style.paddingBottom = '800px'")
+    shown.evaluate("scrollBy(0, document.querySelector('kv-story').getBoundingClientRect().top - 48)")
+    for number in range(len(data["steps"]) + 1):
+        go(shown, number)
+        for _ in range(2):  # the second time at the question, if the step asks one
+            assert shown.evaluate(IN_SIGHT) == {"covered": 0, "below": 0, "button": True}
+            if step_of(shown) == number:
+                button(shown, "Step forward").click(force=True)
+    assert shown.locator(".index ul").is_hidden()
+
+
+def test_a_phone_keeps_the_buttons_at_its_edge_while_the_picture_is_seen(show):
+    """The picture begins in the middle of the screen, and the words and the buttons are not below it."""
+    shown = show(story_data(load_scenario("asked-twice")), **PHONE)
+    shown.evaluate("document.body.style.padding = '400px 0 800px'")
+    assert shown.evaluate(IN_SIGHT)["below"] == 0
+
+
+@pytest.mark.parametrize("width", [720, 850, 940])
+@pytest.mark.parametrize("name", ["asked-twice", "share-and-evict", "two-holders", "who-runs-next"])
+def test_a_notebook_shows_the_buttons_and_the_picture_without_scrolling(open_page, tmp_path, name, width):
+    """JupyterLab in a window of 1280 x 700 has 560 px for a cell's output. The buttons are above or beside."""
+    cell = f"<div style='width: {width}px'>{fragment(story_data(load_scenario(name)))}</div>"
+    (tmp_path / "cell.html").write_text(f"<meta charset=utf-8>{cell}<script>{script()}</script>", encoding="utf-8")
+    shown = open_page((tmp_path / "cell.html").as_uri(), width=1280, height=560)
+    forward, queue = (shown.locator(one).bounding_box() for one in ("[title='Step forward']", ".lead"))
+    assert forward["y"] + forward["height"] <= 300
+    assert queue["y"] + queue["height"] <= 560
+
+
+def test_orange_is_only_what_this_step_changed(show):
+    """Before the first step there is none; tags are grey; a step has it in frames and signs."""
+    shown = show()
+    found = """(orange) => [...new Set([...document.querySelector('kv-story').shadowRoot.querySelectorAll('.stage *')]
+      .filter((one) => one.checkVisibility() && !one.closest('.key') &&
+        ['fill', 'stroke', 'backgroundColor', 'borderTopColor'].some((way) => getComputedStyle(one)[way] === orange))
+      .map((one) => one.closest('.sign') ? 'sign' : one.closest('.cell') ? 'cell' : one.className.baseVal))]"""
+    assert shown.evaluate(found, "rgb(182, 69, 0)") == []
+    go(shown, 4)
+    assert sorted(shown.evaluate(found, "rgb(182, 69, 0)")) == ["cell", "ring", "sign"]
+    assert shown.locator("#b1 .tag").evaluate("tag => getComputedStyle(tag).fill") == "rgb(189, 189, 189)"
+
+
+def test_a_tag_shows_whose_the_block_is_where_the_story_has_words(show):
+    """Elsewhere the beginning of the block hash. A phone's small cards have a strip, and its label the same words."""
+    shown = show(story_data(load_scenario("asked-twice")))
+    assert {*shown.locator(".card .tagtext").all_text_contents()} == {"first", ""}
+    assert show().locator("#b1 .tagtext").text_content() == ""
+    small = show(story_data(load_scenario("asked-twice")), **PHONE)
+    assert {*small.locator(".card .tagtext").all_text_contents()} == {""}
+    assert small.locator("#b1").get_attribute("aria-label").startswith("Block 1 \u00d71 first: held and cached")
+    assert small.locator("#b1 .tag").bounding_box()["height"] < 10
 
 
 @pytest.mark.parametrize(

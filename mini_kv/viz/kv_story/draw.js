@@ -2,7 +2,7 @@
 //
 // The notation. A block is one card, drawn once. Its place says who has it: in the tables' rows it is held, and as tall
 // as the rows that hold it; in the queue it is free, and the queue's order is the order of reuse. Its tag says that it
-// can be found. How far it is filled says how many of its tokens are there.
+// can be found. How far it is filled says how many of its tokens are there. A narrow picture has small cards without words.
 
 import { allRows } from "./beats.js";
 import { Gestures } from "./gestures.js";
@@ -18,13 +18,12 @@ import { asText, fill } from "./words.js";
  * @typedef {{request: string, group: number, table: number[]}} Row
  * @typedef {{group: number, from: number, rows: Row[], head: boolean}} Band
  * @typedef {{id: string, name?: string, capacity?: number, y: number}} Shelf
- * @typedef {{tables: number, free: number, stray: number | undefined, tiers: Shelf[], memory: number, small: number,
- *   perLine: number, height: number}} Zones
+ * @typedef {{tables: number, free: number, stray: number, tiers: Shelf[], end: number}} Zones
  * @typedef {{x: number, y: number, h: number, line?: number, group?: number, column?: number}} Place
  * @typedef {ReturnType<typeof places>} Places
  * @typedef {{g: SVGElement, look: string, x?: number, y?: number, inside?: Inside}} Card
  * @typedef {{base: SVGElement, level: SVGElement, tag: SVGElement, ref: SVGElement, tagText: SVGElement,
- *   by: SVGElement, text: SVGElement, hue: SVGElement, ring: SVGElement | null, name: string}} Inside
+ *   text: SVGElement, hue: SVGElement, ring: SVGElement | null, tagged: string}} Inside
  * @typedef {Record<string, string | number>} Attributes
  */
 
@@ -139,6 +138,10 @@ function fitting(text, room) {
   return end < 0 ? text : `${[...text].slice(0, Math.max(0, end - 1)).join("")}\u2026`;
 }
 
+/** What is read on a tag: nothing where it is only a strip.
+ * @type {(tag: string, m: Metrics) => string} */
+const onTag = (tag, m) => (m.tag < 15 ? "" : fitting(tag, (m.w - 2) / 6.4));
+
 /**
  * The words of a block as its card shows them: two lines, cut where there is no more room.
  * @param {string[]} words
@@ -193,23 +196,25 @@ export function stateWords(t, story, state, id) {
 function metrics(story, width) {
   const dense = story.numBlocks > 150,
     narrow = width < 480;
-  const words = !dense && story.states.some((state) => state.words.some((list) => list.length));
+  const told = !dense && story.states.some((state) => state.words.some((list) => list.length)),
+    words = told && !narrow;
   // Beside a number of two digits, and on a narrow card, the count has no room, so it goes under the number.
   const under = !dense && !words && (narrow || story.numBlocks > 10);
   const [usual, low, gap] = dense
     ? [14, 14, 2]
     : words
-      ? (narrow ? [72, 68, 3] : [92, 68, 5])
-      : narrow ? [36, 44, 3] : [50, 46, 5];
+      ? [92, 68, 5]
+      : narrow ? [36, told ? 35 : 44, 3] : [50, 46, 5];
   const h = low + (under ? 10 : 0);
   const names = story.states.flatMap((state) => state.order);
   const suffix = story.numGroups > 1 ? 2 : 0;
   const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
   const label = Math.max(narrow ? 38 : 46, 9 * longest + 14);
-  // Words have all the width that one line of cards leaves them.
-  const longestLine = Math.max(1, ...story.states.flatMap((state) => [state.free.length, ...tableLengths(state)]));
-  const room = Math.floor((width - label) / longestLine) - gap;
-  const w = words && !narrow && room >= 76 ? Math.min(room, 120) : usual;
+  // Words have all the width that one line of cards leaves them. Narrow cards make room for one more.
+  const longestLine = Math.max(1, ...story.states.flatMap((state) => [narrow ? 0 : state.free.length, ...tableLengths(state)]));
+  const room = Math.floor((width - label) / longestLine) - gap,
+    [least, most] = words ? [76, 120] : narrow && !dense ? [30, usual] : [usual, usual];
+  const w = room >= least ? Math.min(room, most) : usual;
   return {
     dense,
     under,
@@ -218,10 +223,12 @@ function metrics(story, width) {
     h,
     gap,
     label,
+    tag: told && narrow ? 6 : 15,
     px: w + gap,
     py: h + gap,
     width,
     columns: Math.max(1, Math.floor((width - label) / (w + gap))),
+    small: dense ? 8 : 24,
   };
 }
 
@@ -257,14 +264,9 @@ const queueHeight = ({ free }, m) => lines(free.length, m) + (free.length && fre
 /** @type {(count: number, m: Metrics) => number} */
 const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
 
-/**
- * Where a block's cell of memory is.
- * @type {(z: Zones, id: number) => [number, number]}
- */
-const cellAt = (z, id) => [
-  (id % z.perLine) * (z.small + 2) + 1,
-  z.memory + Math.floor(id / z.perLine) * (z.small + 2),
-];
+/** How many cells of memory are in a line.
+ * @type {(m: Metrics) => number} */
+const perLine = ({ width, small }) => Math.max(1, Math.floor(width / (small + 2)));
 
 /**
  * Blocks that stand in no table and not in the queue.
@@ -276,42 +278,39 @@ function strays(state) {
 }
 
 /**
- * Where each part of the picture begins: the same in every step, so that only what happens moves.
+ * Where each part of a step's picture begins, and where the last one ends.
  * @param {Story} story
  * @param {Metrics} m
- * @param {State[]} states
+ * @param {State} state
  * @returns {Zones}
  */
-function zones(story, m, states = story.states) {
-  /** @type {(height: (state: State) => number) => number} */
-  const most = (height) => Math.max(...states.map(height));
-  const tables = HEAD;
-  // While a step is played, rows that go stand beside rows that come, and blocks that are freed beside those not yet taken.
-  /** @type {(state: State) => State} */
-  const inside = (state) => {
-    const before = story.states[Math.max(0, state.number - 1)];
-    return { ...state, order: allRows(before, state), tables: new Map([...before.tables, ...state.tables]) };
-  };
-  const inTables = most((state) => bands(story, inside(state), m).reduce((sum, band) => sum + bandHeight(band, m), 0));
+function zones(story, m, state) {
+  const tables = HEAD,
+    inTables = bands(story, state, m).reduce((sum, band) => sum + bandHeight(band, m), 0);
   const free = tables + HEAD + Math.max(m.py, inTables);
-  let y = free + HEAD + most((state) => queueHeight(state, m));
-  const numStrays = most((state) => strays(state).length);
-  const stray = numStrays ? y + HEAD : undefined;
-  if (numStrays) y += HEAD + lines(numStrays, m);
+  let end = free + queueHeight(state, m);
+  const stray = end + HEAD,
+    numStrays = strays(state).length;
+  if (numStrays) end = stray + lines(numStrays, m);
   const tiers = (story.data.tiers ?? []).map((tier) => {
-    const top = y + HEAD;
-    const room = Math.max(
-      tier.capacity ?? 0,
-      most((state) => (state.tiers[tier.id] ?? []).length),
-    );
-    y = top + Math.max(1, Math.ceil(room / m.columns)) * SHELF;
-    return { ...tier, y: top };
+    const y = end + HEAD,
+      room = Math.max(tier.capacity ?? 0, (state.tiers[tier.id] ?? []).length);
+    end = y + Math.max(1, Math.ceil(room / m.columns)) * SHELF;
+    return { ...tier, y };
   });
-  const memory = y + HEAD;
-  const small = m.dense ? 8 : 24;
-  const perLine = Math.max(1, Math.floor(m.width / (small + 2)));
-  const height = memory + Math.ceil(story.numBlocks / perLine) * (small + 2) + 4;
-  return { tables, free, stray, tiers, memory, small, perLine, height };
+  return { tables, free, stray, tiers, end };
+}
+
+/**
+ * A step at its fullest: while it is played, rows that go stand beside rows that come, and the longer queue is there.
+ * @param {Story} story
+ * @param {State} state
+ * @returns {State}
+ */
+function fullest({ states }, state) {
+  const before = states[Math.max(0, state.number - 1)],
+    free = before.free.length > state.free.length ? before.free : state.free;
+  return { ...state, free, order: allRows(before, state), tables: new Map([...before.tables, ...state.tables]) };
 }
 
 /**
@@ -362,7 +361,7 @@ function places(story, state, m, z) {
       else cards.set(id, at);
     });
   row(state.free, z.free);
-  row(strays(state), z.stray ?? 0);
+  row(strays(state), z.stray);
   const end = state.free.length,
     full = end > 0 && end % m.columns === 0; // then its label goes under the last card
   const last = {
@@ -390,7 +389,10 @@ export class Picture {
   #cells = [];
   /** @type {Map<string, SVGElement>} */
   #shelves = new Map();
+  /** Where the memory begins: the same in every step. */
   #memory = 0;
+  /** The heading of the queue. */
+  #lead = draw("g", { class: "lead", "aria-hidden": "true" });
   /** What moves beside the cards in this beat. @type {Gestures | null} */
   #gestures = null;
   /** @type {Beat | null} */
@@ -422,7 +424,7 @@ export class Picture {
     this.svg = draw("svg", { role: "none" }, draw("defs", {}, hatch()), ...layers);
     this.element = make("div", { class: "pic", role: "listbox", tabindex: 0, "aria-label": t.blocks }, this.svg);
     this.m = metrics(story, 720);
-    this.z = zones(story, this.m);
+    this.z = zones(story, this.m, this.#state);
   }
 
   /**
@@ -432,11 +434,14 @@ export class Picture {
   layout(width) {
     const before = this.m;
     const m = (this.m = metrics(this.story, Math.min(width, 960)));
-    this.z = zones(this.story, m);
-    if (m.dense) this.#memory = Math.max(...this.story.states.map((state) => zones(this.story, m, [state]).memory));
-    const height = this.fig.classList.contains("film") ? this.z.memory - 2 * HEAD : this.z.height; // a film needs no memory
-    this.svg.setAttribute("height", String(height + (m.dense ? this.#memory - this.z.memory : 0)));
-    this.fig.classList.toggle("narrow", width < 480);
+    const { story, fig } = this,
+      narrow = width < 480,
+      ends = story.states.map((state) => zones(story, m, m.dense ? state : fullest(story, state)).end);
+    this.#memory = Math.max(...ends) + HEAD;
+    const memory = Math.ceil(story.numBlocks / perLine(m)) * (m.small + 2) + 4,
+      short = narrow || fig.classList.contains("film"); // without the memory, which says the same again
+    this.svg.setAttribute("height", String(this.#memory + (short ? 4 - HEAD : memory)));
+    fig.classList.toggle("narrow", narrow);
     this.fig.classList.toggle("dense", m.dense);
     this.#backdrop();
     if (before.w === m.w && before.h === m.h) return;
@@ -447,27 +452,35 @@ export class Picture {
 
   /** What is the same in every step: headings, and a cell of memory per block. */
   #backdrop() {
-    const { t, m, z, story, backLayer, memoryLayer } = this;
+    const { t, m, story, backLayer, memoryLayer } = this;
     /** @type {(y: number, text: string) => SVGElement} */
     const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
-    /** @type {SVGElement[]} */
-    const parts = [head(z.tables, t.tables), head(z.free, t.free)];
-    memoryLayer.replaceChildren(head(z.memory, t.memory));
-    if (z.stray) parts.push(head(z.stray, t.stray));
-    parts.push(
-      draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
-      draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }),
+    memoryLayer.replaceChildren(head(this.#memory, t.memory));
+    this.#lead.replaceChildren(
+      head(0, t.free),
+      draw("text", { class: "s", x: 0, y: m.h / 2 + 4 }, t.next),
+      draw("path", { d: `M${m.label - 10} ${m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }),
     );
-    backLayer.replaceChildren(...parts);
+    backLayer.replaceChildren(head(HEAD, t.tables), this.#lead);
     this.#cells = m.dense
       ? []
       : story.states[0].ref.map((_, id) => {
-          const [x, y] = cellAt(z, id),
-            rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
-          const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
+          const [x, y] = this.#cellAt(id),
+            rect = draw("rect", { x, y, width: m.small, height: m.small, rx: 2 });
+          const number = draw("text", { x: x + m.small / 2, y: y + 16 }, `${id}`);
           return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
         });
     memoryLayer.append(...this.#cells.map((cell) => cell.g));
+  }
+
+  /**
+   * Where a block's cell of memory is.
+   * @param {number} id
+   */
+  #cellAt(id) {
+    const { m } = this,
+      side = m.small + 2;
+    return [(id % perLine(m)) * side + 1, this.#memory + Math.floor(id / perLine(m)) * side];
   }
 
   /**
@@ -483,11 +496,8 @@ export class Picture {
     this.#selected = selected;
     this.#kinds = new Map();
     for (const { kind, id } of state.events) this.#kinds.set(id, [...(this.#kinds.get(id) ?? []), kind]);
-    if (this.m.dense) {
-      // nothing moves in a picture of very many blocks, so the queue may follow the tables closely
-      this.z = { ...zones(this.story, this.m, [state]), memory: this.#memory };
-      this.#backdrop();
-    }
+    this.z = zones(this.story, this.m, state);
+    move(this.#lead, 0, this.z.free);
     const at = places(this.story, state, this.m, this.z);
     let moving = 0;
     for (const [id, place] of at.cards) {
@@ -577,6 +587,7 @@ export class Picture {
       );
     }
     if (!at.rows.length) extra.push(draw("text", { class: "s", x: m.label, y: z.tables + 14 }, t.noTables));
+    if (strays(state).length) extra.push(draw("text", { class: "h", x: 0, y: z.stray - 13 }, t.stray));
     const end = state.free.length ? t.end : t.empty;
     extra.push(draw("text", { class: "s", ...at.last }, end));
     for (const element of extra) element.setAttribute("aria-hidden", "true");
@@ -600,14 +611,13 @@ export class Picture {
     const level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
     const hue = draw("path", { class: "hue" });
     const text = draw("text", { class: "words" });
-    const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
+    const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: m.tag, rx: m.tag === 15 ? 4 : 2 });
     const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
-    const tagText = draw("text", { class: "tagtext", x: w / 2 });
-    const by = draw("text", { class: "by", x: w / 2, "aria-hidden": "true" });
+    const tagText = draw("text", { class: m.words ? "tagtext by" : "tagtext", x: w / 2 });
     const number = draw("text", { class: "id", x: 9, y: 17 }, `${id}`);
-    const g = draw("g", names, base, level, hue, tag, number, " ", ref, " ", tagText, by, " ", text);
+    const g = draw("g", names, base, level, hue, tag, number, " ", ref, " ", tagText, " ", text);
     cardsLayer.append(g);
-    return { g, look: "", inside: { base, level, tag, ref, tagText, by, text, hue, ring: null, name: "" } };
+    return { g, look: "", inside: { base, level, tag, ref, tagText, text, hue, ring: null, tagged: "" } };
   }
 
   /** @param {Places} at */
@@ -634,10 +644,10 @@ export class Picture {
       const words = state.words[id],
         writer = words.length ? state.writer[id] : "",
         hue = state.hue[id],
-        tag = writer && this.fig.classList.contains("film") ? writer : name.slice(0, 4); // what is read on the tag
+        tag = name && (writer || name.slice(0, 4)); // what is read on the tag
       const differs = this.differing.has(id) ? "differs" : "";
       const marks = [state.used[id], id === this.#selected, differs, hue];
-      const look = [tag, place.h, ref, name, kinds, tokens, ...marks, words, writer].join();
+      const look = [tag, place.h, ref, kinds, tokens, ...marks, words, writer].join();
       if (look === card.look) continue;
       card.look = look;
       const filling = tokens < story.blockSize ? "filling" : "";
@@ -653,11 +663,11 @@ export class Picture {
         ].join(" "),
       );
       // The label begins with what is seen, so that a voice can say it.
-      const seen = [id, ref ? `\u00d7${ref}` : "", name && tag, ...inLines(words, m)].filter(Boolean).join(" ");
+      const seen = [id, ref ? `\u00d7${ref}` : "", tag, ...inLines(words, m)].filter(Boolean).join(" ");
       const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(t.comma);
       card.g.setAttribute("aria-label", fill(t.block, seen) + t.colon + what);
       card.g.setAttribute("aria-selected", String(id === this.#selected));
-      if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words, hue, writer });
+      if (card.inside) this.#showInside(card, card.inside, place, { ref, tag, kinds, tokens, words, hue });
       else card.g.setAttribute("height", String(place.h));
     }
     signsLayer.replaceChildren(...(m.dense ? this.#shapes(at) : above)); // above all cards
@@ -694,30 +704,29 @@ export class Picture {
    * @param {Card} card
    * @param {Inside} inside
    * @param {Place} place
-   * @param {{ref: number, name: string, kinds: string[], tokens: number, words: string[], hue: number, writer: string}} shown
+   * @param {{ref: number, tag: string, kinds: string[], tokens: number, words: string[], hue: number}} shown
    */
-  #showInside(card, inside, place, { ref, name, kinds, tokens, words, hue, writer }) {
+  #showInside(card, inside, place, { ref, tag, kinds, tokens, words, hue }) {
     const { m, story } = this,
       out = 1.5;
     inside.base.style.height = `${place.h}px`;
     inside.level.style.height = `${place.h - 3}px`;
     // A block that is free and cached keeps its content out of sight, so that a revival is its colour coming back.
-    const share = name ? 1 : tokens / Math.max(1, story.blockSize);
+    const share = tag ? 1 : tokens / Math.max(1, story.blockSize);
     inside.level.style.width = `${(m.w - 3) * share}px`;
-    inside.tag.style.setProperty("y", `${place.h - 18}px`);
-    inside.tag.style.display = name ? "" : "none";
+    inside.tag.style.setProperty("y", `${place.h - m.tag - 3}px`);
+    inside.tag.style.display = tag ? "" : "none";
     inside.ref.textContent = ref ? `\u00d7${ref}` : "";
-    inside.tagText.textContent = name.slice(0, 4);
-    inside.by.textContent = name && writer;
-    for (const text of [inside.tagText, inside.by]) move(text, 0, place.h - 6);
+    inside.tagText.textContent = onTag(tag, m);
+    move(inside.tagText, 0, place.h - 6);
     inside.hue.setAttribute("class", hue ? `hue hue${(hue - 1) % 6}` : "hue none");
     inside.hue.setAttribute("d", `M4.5 4V${place.h - 4}`);
     if (m.words) this.#write(inside.text, words);
-    const lost = inside.name !== name ? inside.name : "";
+    const lost = inside.tagged !== tag ? inside.tagged : "";
     card.g.style.transitionDelay = lost && this.#gestures ? `${0.3 * this.pace}s` : ""; // the name falls, then the card goes
-    if (lost) this.#gestures?.fall(card.g, lost, place.h);
-    if (name && inside.name !== name) this.#gestures?.stamp(inside.tag, inside.tagText);
-    inside.name = name;
+    if (lost) this.#gestures?.fall(card.g, onTag(lost, m), place.h);
+    if (tag && inside.tagged !== tag) this.#gestures?.stamp(inside.tag, inside.tagText);
+    inside.tagged = tag;
     inside.ring?.remove();
     inside.ring = null;
     if (!kinds.length) return;
@@ -759,7 +768,7 @@ export class Picture {
 
   /** The memory: a cell per block, or, if they are very many, all cells of one look as one shape. */
   #showCells() {
-    const { m, z, memoryLayer } = this,
+    const { m, memoryLayer } = this,
       state = this.#state;
     /** @type {Map<string, string>} */
     const shapes = new Map();
@@ -771,8 +780,8 @@ export class Picture {
       const look = `cell ${kind} ${this.#kinds.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""} ${this.differing.has(id) ? "differs" : ""}`;
       const cell = this.#cells[id];
       if (m.dense) {
-        const [x, y] = cellAt(z, id);
-        shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${z.small}v${z.small}h-${z.small}z`);
+        const [x, y] = this.#cellAt(id);
+        shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${m.small}v${m.small}h-${m.small}z`);
       } else if (look !== cell.look) cell.g.setAttribute("class", (cell.look = look));
     });
     if (m.dense)
@@ -864,13 +873,13 @@ export class Picture {
    * @param {MouseEvent} event
    */
   blockAt(event) {
-    const { m, z, svg } = this,
+    const { m, svg } = this,
       at = event.target instanceof Element ? event.target.closest("[data-id]") : null;
     if (at) return Number(at.getAttribute("data-id"));
     const box = svg.getBoundingClientRect();
-    const column = Math.floor((event.clientX - box.x) / (z.small + 2)),
-      line = Math.floor((event.clientY - box.y - z.memory) / (z.small + 2));
-    const id = line * z.perLine + column; // very many cells of memory are one shape
-    return m.dense && line >= 0 && column < z.perLine && id < this.story.numBlocks ? id : undefined;
+    const column = Math.floor((event.clientX - box.x) / (m.small + 2)),
+      line = Math.floor((event.clientY - box.y - this.#memory) / (m.small + 2));
+    const id = line * perLine(m) + column; // very many cells of memory are one shape
+    return m.dense && line >= 0 && column < perLine(m) && id < this.story.numBlocks ? id : undefined;
   }
 }

@@ -11,13 +11,14 @@ export const STRIDE = 110;
 export class Gestures {
   /**
    * @param {SVGElement} layer above all cards; emptied with the next picture
-   * @param {{w: number, h: number}} size of a card
+   * @param {{w: number, h: number, tag: number}} size of a card and the height of its tag
    * @param {number} pace how much longer than usual everything takes
    */
-  constructor(layer, { w, h }, pace) {
+  constructor(layer, { w, h, tag }, pace) {
     this.layer = layer;
     this.w = w;
     this.h = h;
+    this.tag = tag;
     this.pace = pace;
   }
 
@@ -44,14 +45,14 @@ export class Gestures {
   }
 
   /**
-   * A name is torn off its card and falls.
+   * A tag is torn off its card and falls.
    * @param {SVGElement} card
-   * @param {string} name
+   * @param {string} read what is read on it
    * @param {number} height
    */
-  fall(card, name, height) {
-    const tag = draw("rect", { class: "tag", x: 3, y: height - 18, width: this.w - 6, height: 15, rx: 4 });
-    const text = draw("text", { class: "tagtext", x: this.w / 2, y: height - 6 }, name.slice(0, 4));
+  fall(card, read, height) {
+    const tag = draw("rect", { class: "tag", x: 3, y: height - this.tag - 3, width: this.w - 6, height: this.tag, rx: 4 });
+    const text = draw("text", { class: "tagtext", x: this.w / 2, y: height - 6 }, read);
     const falling = draw("g", { class: "falling", "aria-hidden": "true" }, tag, text);
     card.append(falling);
     const end = { transform: "translate(6px,44px) rotate(24deg)", opacity: 0 };

@@ -6,7 +6,7 @@
 //     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
 //
 // While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. The attribute film lets it play
-// by itself until the reader takes it. Two in a div of the class kv-beside go together, and mark where they differ; the
+// by itself until the reader takes it; then it is film="taken". Two in a div of the class kv-beside go together, and mark where they differ; the
 // second has the attribute follows, and no controls. On a page of the book each step has an address: #step=4, or #figure=2&step=4 for
 // another figure than the first.
 
@@ -47,8 +47,8 @@ const OTHER_BEAT = 450;
 /** A step's beats take no longer, in milliseconds. */
 const STEP = 6500;
 const SPEEDS = [1, 0.25, 4];
-/** From this width on the words and the controls stand beside the picture, in CSS pixels. */
-const WIDE = 880;
+/** From this width on the words and the controls stand beside the picture, in CSS pixels. Below it the controls are above. */
+const WIDE = 820;
 
 /**
  * How long the beats of a step take at the usual speed, in milliseconds.
@@ -69,7 +69,7 @@ function makeFilm(t) {
   const pause = make("button", { type: "button" });
   const take = make("button", { type: "button", class: "take" }, t.film);
   const other = make("slot", { name: "choice" }); // what the page offers beside it
-  return { roll: make("div", { class: "roll" }, line, take, other, pause), line, pause, take };
+  return { roll: make("div", { class: "roll", hidden: "" }, line, take, other, pause), line, pause, take };
 }
 
 /**
@@ -104,11 +104,11 @@ function makeParts(t, story) {
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
   const source = make("div", { class: "source" }); // not in the live region: it is not read out at each step
-  const said = make("div", { class: "said" }, cap, ask, source);
   const panel = make("div", { class: "panel" });
+  const said = make("div", { class: "said" }, panel, cap, ask, source);
   const wait = make("div", { class: "wait" });
   const index = make("div", { class: "hashes" });
-  const indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), index);
+  const indexBox = make("details", { class: "index" }, make("summary", {}, t.index), index);
   const how = make("details", { class: "how" }, make("summary", {}, t.how), legend(t));
   const pre = make("pre", { tabindex: 0 });
   const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
@@ -119,9 +119,9 @@ function makeParts(t, story) {
   const seen = make("div", { class: "seen" }, prompts, film.roll, wait, picture.element, looks);
   const hands = make("div", { class: "hands" }, bar, said);
   const stage = make("div", { class: "stage" }, seen, hands);
-  fig.append(title, stage, panel, indexBox, how, textBox);
+  fig.append(title, stage, indexBox, how, textBox);
   const slider = { range, ticks, count, beat, speed };
-  return { t, fig, picture, seen, buttons, ...slider, prompts, film, looks, said, cap, ask, source, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, title, stage, picture, seen, buttons, ...slider, prompts, film, looks, how, said, cap, ask, source, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -346,13 +346,40 @@ class KvStory extends HTMLElement {
   }
 
   #layout() {
-    const { t, fig, seen, picture, looks } = this.#parts;
+    const { t, fig, seen, said, prompts, wait, picture, looks, how } = this.#parts,
+      { states } = this.#opened;
+    prompts.hidden = !states.some((one) => one.asked.length);
+    wait.hidden = !states.some((one) => one.waiting.length);
     this.#width = Math.round(this.clientWidth) || 720;
-    fig.classList.toggle("wide", this.#width >= WIDE && !this.hasAttribute("film"));
+    const wide = this.#width >= WIDE && !fig.classList.contains("film");
+    fig.classList.toggle("wide", wide);
+    fig.classList.remove("above");
     picture.layout(seen.clientWidth || this.#width);
+    const narrow = fig.classList.contains("narrow");
+    (narrow ? how : seen).append(looks);
+    said.tabIndex = narrow ? 0 : -1; // there it may scroll
     looks.replaceChildren(...key(t, this.#opened, picture.m.dense), ...(this.closest(".kv-beside") ? [" ", t.differs] : []));
     this.#reserve();
+    fig.style.setProperty("--seen", `${seen.offsetHeight}px`);
+    fig.classList.toggle("above", !wide && !narrow);
+    this.#level();
     this.#showTicks();
+  }
+
+  /** Two figures side by side: their titles, pictures and legends are of one height, so that all below them is level. */
+  #level() {
+    const { twin } = this;
+    if (!twin) return;
+    const [ours, theirs] = [this, twin].map((one) => {
+      const { title, picture, looks } = one.#parts;
+      return [title, picture.element, looks];
+    });
+    ours.forEach((box, i) => {
+      const both = [box, theirs[i]];
+      for (const one of both) one.style.minHeight = "";
+      const most = Math.max(...both.map((one) => one.offsetHeight));
+      for (const one of both) one.style.minHeight = `${most}px`;
+    });
   }
 
   /** A tick where a step ends, and a dot where a beat does, as long as there is room between them. */
@@ -375,12 +402,12 @@ class KvStory extends HTMLElement {
   /** Give everything that changes from step to step the height of its highest step: nothing moves under the reader. */
   #reserve() {
     const { t, fig, said, prompts, wait, index } = this.#parts,
-      story = this.#opened,
-      { states } = story;
+      { states } = this.#opened,
+      stories = [this.#opened, ...(this.twin ? [this.twin.#opened] : [])]; // two side by side reserve the same
     if (states.length > KvStory.RESERVED) return;
     const probe = make("div", { class: "probe" });
-    /** @type {(box: HTMLElement, contents: Node[][]) => void} */
-    const keep = (box, contents) => {
+    /** @type {(box: HTMLElement, contents: Node[][], most?: string) => void} */
+    const keep = (box, contents, most = "9e9px") => {
       const copy = make("div", { class: box.className });
       (box.closest(".seen, .hands") ?? fig).append(probe); // a box that is hidden or folded has no width of its own
       probe.replaceChildren(copy);
@@ -388,14 +415,15 @@ class KvStory extends HTMLElement {
         copy.replaceChildren(...nodes);
         return Math.ceil(copy.getBoundingClientRect().height);
       });
-      box.style.minHeight = `${Math.max(0, ...heights)}px`;
+      box.style.minHeight = `min(${Math.max(0, ...heights)}px,${most})`;
     };
-    /** @type {(look: (state: State, before: State) => Node[]) => Node[][]} */
-    const steps = (look) => states.map((state, i) => look(state, states[Math.max(0, i - 1)]));
-    keep(prompts, steps((state, before) => bubbles(t, story, state, before)));
-    keep(wait, steps((state) => waitingList(t, state)));
-    keep(index, steps((state, before) => [indexList(t, state, before)]));
-    keep(said, states.flatMap((state) => toldOf(t, story, state)));
+    /** @type {(look: (state: State, before: State, story: Story) => Node[][]) => Node[][]} */
+    const steps = (look) =>
+      stories.flatMap((story) => story.states.flatMap((state, i) => look(state, story.states[Math.max(0, i - 1)], story)));
+    keep(prompts, steps((state, before, story) => [bubbles(t, story, state, before)]));
+    keep(wait, steps((state) => [waitingList(t, state)]));
+    keep(index, steps((state, before) => [[indexList(t, state, before)]]));
+    keep(said, steps((state, _, story) => toldOf(t, story, state)), "var(--most,9e9px)");
     probe.remove();
   }
 
@@ -410,7 +438,10 @@ class KvStory extends HTMLElement {
     this.#parts.range.max = String(story.states.length - 1);
     this.#layout();
     this.#show(keep, performing);
-    if (twin) twin.#show(false);
+    if (twin) {
+      twin.#layout();
+      twin.#show(false);
+    }
     this.#announce();
     if (keep) return;
     this.#startFilm();
@@ -427,7 +458,7 @@ class KvStory extends HTMLElement {
     const asked = new URLSearchParams(location.hash.slice(1)),
       step = asked.get("step");
     if (!step || !this.#made || this.#number !== Number(asked.get("figure") ?? 1)) return;
-    if (this.hasAttribute("film")) this.#takeOver();
+    if (this.#parts.fig.classList.contains("rolling")) this.#takeOver();
     this.#go(Number(step) || 0);
     this.scrollIntoView({ block: "nearest" });
   }
@@ -469,8 +500,9 @@ class KvStory extends HTMLElement {
       const id = p.picture.blockAt(event);
       if (id !== undefined) this.#select(id === this.#selected ? null : id);
     });
-    this.#swipes(p.picture.element);
+    this.#swipes(p.stage);
     this.#root.replaceChildren(make("style", {}, STYLE), p.fig, make("slot", { name: "words" }));
+    p.indexBox.open = this.clientWidth >= 480; // on a phone all that is below the picture is folded
     this.#theme();
     this.#width = 0;
   }
@@ -497,9 +529,7 @@ class KvStory extends HTMLElement {
     this.#showAsk();
     indexBox.hidden = !states.some((one) => one.name.some(Boolean));
     index.replaceChildren(indexList(t, state, before));
-    prompts.hidden = !states.some((one) => one.asked.length);
     prompts.replaceChildren(...bubbles(t, this.#opened, state, before));
-    wait.hidden = !states.some((one) => one.waiting.length);
     if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
     panel.hidden = id === null || id >= numBlocks;
     if (id !== null && !panel.hidden) panel.replaceChildren(...blockPanel(t, this.#opened, state, id, () => this.#leave()));
@@ -627,7 +657,7 @@ class KvStory extends HTMLElement {
 
   /** @param {State} state */
   #showWords(state) {
-    const { t, buttons, cap } = this.#parts,
+    const { t, buttons, cap, said } = this.#parts,
       { asking, answers } = this.#questions,
       story = this.#opened,
       end = story.states.length - 1;
@@ -639,6 +669,7 @@ class KvStory extends HTMLElement {
     const told = [state, asking, answers.get(this.#at)];
     if (told.every((one, i) => one === this.#told[i])) return; // a live region must not say the same twice
     this.#told = told;
+    said.scrollTop = 0;
     const question = asking ? this.#prediction()?.ask : undefined;
     if (question === undefined) cap.replaceChildren(...caption(t, story, state, answers.get(this.#at)));
     else cap.replaceChildren(make("p", {}, question));
@@ -723,9 +754,9 @@ class KvStory extends HTMLElement {
   #startFilm() {
     const { fig, film, picture } = this.#parts,
       { states } = this.#opened;
-    film.roll.hidden = !this.hasAttribute("film");
+    film.roll.hidden = this.getAttribute("film") !== "";
     if (film.roll.hidden) return;
-    fig.classList.add("film");
+    fig.classList.add("film", "rolling");
     film.take.addEventListener("click", () => this.#takeOver());
     film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
     const shared = states.findIndex((state) => state.events.some(({ kind }) => kind === "shared"));
@@ -779,13 +810,14 @@ class KvStory extends HTMLElement {
     const { fig, film, buttons } = this.#parts;
     clearTimeout(this.#timer);
     this.#timer = 0;
-    fig.classList.remove("film");
+    fig.classList.remove("rolling"); // it keeps the film's layout: the buttons come where the line was
     film.roll.hidden = true;
-    this.removeAttribute("film");
+    this.setAttribute("film", "taken");
     this.#setSpeed(SPEEDS[0]);
     this.#layout();
     this.#go(this.#at);
     buttons.forward.focus({ preventScroll: true });
+    if (fig.classList.contains("narrow")) this.scrollIntoView(); // where picture and sheet are one screen
   }
 
   // -- Moving through the story --
@@ -888,7 +920,8 @@ class KvStory extends HTMLElement {
     element.addEventListener(
       "touchstart",
       (event) => {
-        from = event.touches.length === 1 ? event.touches[0] : null;
+        const slides = event.composedPath()[0] === this.#parts.range;
+        from = event.touches.length === 1 && !slides ? event.touches[0] : null;
       },
       { passive: true },
     );
@@ -919,6 +952,7 @@ class KvStory extends HTMLElement {
   #select(id) {
     this.#selected = id;
     this.#show(true);
+    this.#parts.said.scrollTop = 0; // where the block is told of
     const { element } = this.#parts.picture;
     if (id === null) element.removeAttribute("aria-activedescendant");
     else element.setAttribute("aria-activedescendant", `b${id}`);

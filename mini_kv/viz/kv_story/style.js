@@ -1,20 +1,28 @@
 export const STYLE = `
-:host{display:block;margin:1em 0;color:var(--md-default-fg-color,var(--jp-content-font-color1,inherit))}
+:host{display:block;margin:1em 0;scroll-margin-top:56px;color:var(--md-default-fg-color,var(--jp-content-font-color1,inherit))}
 :host([hidden]){display:none}
 *{box-sizing:border-box}
-.fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#e69f00;--new:#b64500;
+.fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#bdbdbd;--new:#b64500;
  --ok:#00694c;--btn:#f2f2f2;
  font:15px/1.5 var(--kv-sans,system-ui,-apple-system,"Segoe UI",sans-serif);text-align:start;max-width:1200px;position:relative}
 .seen,.hands{position:relative;min-width:0}
-.wide .stage{display:grid;grid-template-columns:minmax(0,1fr) 340px;gap:24px}
+.stage{touch-action:pan-y}
+.wide .stage{display:grid;grid-template-columns:minmax(0,1fr) clamp(300px,36%,340px);gap:24px}
+.above .stage{display:flex;flex-direction:column}
+.above :is(.seen,.hands){display:contents}
+.above .bubbles{order:-2}
+.above :is(.bar,.roll){order:-1}
+.above .key{order:1}
+.above .bar{min-height:56px;margin:.4em 0}
+.above .at{flex-basis:9em}
 .fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
- --new:#ffa25c;--ok:#3fd6a8;
+ --tag:#8f8f8f;--new:#ffa25c;--ok:#3fd6a8;
  --btn:#333}
 .title{font-weight:650;margin:0 0 .2em}
 .key{margin:.5em 0;font-size:13px;opacity:.85}
 .film .key{margin:0}
 .means{white-space:nowrap;margin-inline-end:.7em}
-.pic{touch-action:pan-y;outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
+.pic{outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
 .pic:focus-visible,button:focus-visible,input:focus-visible,summary:focus-visible{outline:3px solid var(--line)}
 svg{display:block;width:100%;overflow:visible}
 svg text{fill:var(--ink);font-size:12px}
@@ -22,7 +30,7 @@ svg .h{font-size:12px;fill:currentColor;opacity:.8;font-weight:600}
 svg .l{fill:currentColor;font-size:14px;font-weight:650}
 svg .s{fill:currentColor;font-size:11px}
 .rowbg{fill:var(--rule)}
-.card,.row,.shelf{transition:transform calc(.35s*var(--pace,1)) ease-in-out,opacity .3s}
+.card,.row,.lead,.shelf{transition:transform calc(.35s*var(--pace,1)) ease-in-out,opacity .3s}
 .card{cursor:pointer}
 .card rect{transition:height .3s ease-in-out,y .3s ease-in-out,opacity calc(.45s*var(--pace,1))}
 .card .lvl{opacity:0;transition:height .3s ease-in-out,width calc(.3s*var(--pace,1)) calc(.15s*var(--pace,1)),
@@ -61,20 +69,19 @@ rect.card.sel{stroke:currentColor;stroke-width:3}
 .through{pointer-events:none}
 .dense .ring{stroke-width:2}
 .lvl{fill:var(--tint,var(--held))}
-svg .by{display:none;font:600 11px var(--kv-sans,system-ui,sans-serif);text-anchor:middle;fill:#111}
-.film .card:not(:hover) .by{display:inline}
-.film .card:not(:hover) .tagtext{display:none}
-.tag{fill:var(--tag)}
+.tag{fill:var(--tag);stroke:var(--soft)}
 svg .tagtext{font:600 11px var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);text-anchor:middle;
  fill:#111;transition:transform .3s ease-in-out}
+svg .by{font-family:var(--kv-sans,system-ui,sans-serif)}
 svg .id{font-size:14px;font-weight:700}
 svg .ref{font-size:12px;text-anchor:end}
 .ring{fill:none;stroke:var(--new);stroke-width:2.5}
 .sign circle{fill:var(--new)}
 .sign path{fill:none;stroke:var(--card);stroke-width:1.8;stroke-linecap:round;stroke-linejoin:round}
 .icon{display:inline;width:16px;height:16px;vertical-align:-3px}
-.differs>.base,rect.card.differs,.cell.differs>:first-child{stroke:var(--new);stroke-width:3;stroke-dasharray:.1 5;stroke-linecap:round}
-.follows .bar,.live .bar button{display:none}
+.differs>.base,rect.card.differs,.cell.differs>:first-child{stroke:var(--ink);stroke-width:3;stroke-dasharray:.1 5;stroke-linecap:round}
+.live .bar button{display:none}
+.follows .bar{visibility:hidden}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
 .cell{cursor:pointer}
 .cell>:first-child{stroke:var(--soft);stroke-width:1;fill:var(--card)}
@@ -89,10 +96,10 @@ svg .cell.held text{fill:var(--ink)}
 .cell.sel>:first-child{stroke:currentColor;stroke-width:3}
 .nul{fill:url(#hatch);stroke:var(--soft);stroke-dasharray:2 2}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
-.shelf rect,.flying rect{fill:var(--tag)}
+.shelf rect,.flying rect{fill:var(--tag);stroke:var(--soft)}
 .place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
 .bubbles{display:flex;gap:8px;flex-wrap:wrap;align-items:flex-start;align-content:flex-start}
-.bubble{flex:1 1 240px;margin:0;padding:.4em .7em;border:1px solid var(--soft);border-radius:12px 12px 12px 2px;font-size:14px;
+.bubble{flex:1 1 200px;margin:0;padding:.4em .7em;border:1px solid var(--soft);border-radius:12px 12px 12px 2px;font-size:14px;
  line-height:1.4;background:var(--card);color:var(--ink)}
 .bubble:nth-child(2){border-radius:12px 12px 2px 12px}
 .bubble.gone{color:var(--soft);border-style:dashed}
@@ -115,8 +122,7 @@ svg .cell.held text{fill:var(--ink)}
 @keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
-.bubbles[hidden],.film .hands,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
- .roll[hidden]{display:none}
+.bubbles[hidden],.film :is(.title,.memory),.narrow .memory,.roll[hidden]{display:none}
 .roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.4em 0;min-height:56px}
 .line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:16px;font-weight:600}
 .take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
@@ -128,7 +134,7 @@ svg .cell.held text{fill:var(--ink)}
 .track input{display:block;width:100%;height:32px;margin:0;accent-color:var(--line)}
 .ticks{position:absolute;inset:26px 8px 0;height:8px;pointer-events:none}
 .ticks i{position:absolute;width:2px;height:7px;margin-inline-start:-1px;background:var(--soft)}
-.ticks .dot{top:1px;width:4px;height:4px;margin-inline-start:-2px;border-radius:2px;background:var(--new)}
+.ticks .dot{top:1px;width:4px;height:4px;margin-inline-start:-2px;border-radius:2px;background:var(--soft)}
 .at{flex:1 1 100%;font-size:14px;line-height:1.4;height:2.8em;overflow:hidden}
 .at output{margin-inline-start:.8em}
 .probe{position:absolute;inset-inline:0;visibility:hidden;pointer-events:none}
@@ -175,7 +181,17 @@ pre{overflow-x:auto;font:13px/1.4 var(--kv-mono,ui-monospace,Menlo,Consolas,mono
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
 slot{display:none}
 @media print{.bar,.ask,.source,.roll,details:not([open]){display:none}slot{display:block}}
-.narrow .track{flex-basis:100%;order:1}
-.narrow .at{order:2;height:1.5em}
-.narrow:not(.film) .hands{display:flex;flex-direction:column-reverse}
-.narrow .bar{position:sticky;bottom:0;z-index:1;margin:0;padding:4px 0;background:var(--md-default-bg-color,var(--jp-layout-color1,Canvas))}`;
+.narrow .bubble{font-size:13px;max-height:82px;overflow:hidden}
+.narrow .bubble:only-child{max-height:none}
+.narrow .hands{display:flex;flex-direction:column-reverse}
+.narrow .bar{margin:0;padding:4px 0}
+.narrow .bar button{flex:1 1 44px;min-height:44px;min-width:44px}
+.narrow .track{flex-basis:50%;order:1}
+.narrow .at{flex-basis:40%;order:2;font-size:12.5px}
+.narrow.follows .bar{display:none}
+.narrow:not(.live,.follows){--most:clamp(150px,100svh - var(--seen) - 200px,50svh)}
+.narrow:not(.live,.follows) .hands{position:sticky;bottom:0;z-index:1;padding-bottom:env(safe-area-inset-bottom);
+ border-top:1px solid var(--soft);background:var(--md-default-bg-color,var(--jp-layout-color1,Canvas))}
+.narrow .hands>.said{max-height:var(--most);overflow-y:auto}
+.rolling :is(.hands,.index,.how,.text){display:none}
+@media print{.narrow .hands{position:static}}`;
