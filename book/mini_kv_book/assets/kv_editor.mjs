@@ -48,8 +48,8 @@ function open(view, { head, write }) {
     view.scrollDOM.scrollTop = view.lineBlockAt(head).top; // the page itself stays where it is
   };
   view.requestMeasure({
-    read: () => view.lineBlockAt(write).bottom - view.lineBlockAt(head).top > view.scrollDOM.clientHeight,
-    write: (tooLong) => queueMicrotask(() => show(tooLong)), // nothing may change while it is measured
+    read: () => view.state.doc === doc && view.lineBlockAt(write).bottom - view.lineBlockAt(head).top > view.scrollDOM.clientHeight,
+    write: (tooLong) => queueMicrotask(() => view.state.doc === doc && show(tooLong)), // nothing may change while it is measured
   });
 }
 
@@ -68,7 +68,7 @@ const folding = (words) =>
     },
   });
 
-/** Make an editor in `parent`; returns {text, focus, goTo}. `run` is called on Ctrl+Enter, `changed` on every edit; `first` is the
+/** Make an editor in `parent`; returns {text, focus, mark}. `run` is called on Ctrl+Enter, `changed` on every edit; `first` is the
  * function that is seen. */
 export function makeEditor({ parent, root, text, first, label, folded, run, changed }) {
   const view = new EditorView({
@@ -118,11 +118,12 @@ export function makeEditor({ parent, root, text, first, label, folded, run, chan
       view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } });
     },
     focus: () => view.focus(),
-    /** Mark a line and put the cursor there. */
-    goTo(number) {
-      const { from } = view.state.doc.line(Math.min(number, view.state.doc.lines));
-      view.dispatch({ effects: [mark.of([from]), EditorView.scrollIntoView(from, { y: "center" })], selection: { anchor: from } });
-      view.focus();
+    /** Mark a line, put the cursor there, and scroll to it; the page, and the focus, stay where they are. */
+    mark(number) {
+      const { from, text } = view.state.doc.line(Math.min(number, view.state.doc.lines));
+      view.dispatch({ effects: mark.of([from]), selection: { anchor: from + text.search(/\S|$/) } });
+      const { top, height } = view.lineBlockAt(from);
+      view.scrollDOM.scrollTop = top - (view.scrollDOM.clientHeight - height) / 2;
     },
   };
 }

@@ -10,6 +10,8 @@ import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
 import { Python, SILENCE_S } from "./kv_python.js";
 
 const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
+/** An error message with more characters is too long for a headline: it goes into a fold. */
+const LONG = 70;
 /** What a square says, by its look. */
 const LEGEND = { pass: "Passed", fail: "Failed", todo: "Not written yet", wait: "Waiting for an earlier test" };
 
@@ -66,9 +68,8 @@ function makeTextarea({ parent, text, label, changed }) {
       changed();
     },
     focus: () => area.focus(),
-    goTo(number) {
+    mark(number) {
       const before = area.value.split("\n").slice(0, number - 1).join("\n").length;
-      area.focus();
       area.setSelectionRange(before + 1, before + 1);
       area.scrollTop = (number - 5) * parseFloat(getComputedStyle(area).lineHeight);
     },
@@ -80,6 +81,9 @@ const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ").re
 
 /** Lines of the terminal as one sentence, without the word that they begin with. */
 const inWords = (lines) => lines.join(" ").replace(/^(why|at):\s+/, "").replace(/\s+/g, " ");
+
+/** The line of the learner's file in the last part of a failure; `undefined` where it names another file or none. */
+const lineOf = (at) => Number(/starter\.py:(\d+)/.exec(at[0] ?? "")?.[1]) || undefined;
 
 const capital = (sentence) => sentence.slice(0, 1).toUpperCase() + sentence.slice(1);
 
@@ -100,6 +104,7 @@ class KvLab extends HTMLElement {
   #editor;
   #saving = 0;
   #stale = false;
+  #ran = ""; // the text of the last run
 
   connectedCallback() {
     if (this.#root || !this.hasAttribute("python")) return; // no Python here: the children say how to run it locally
@@ -152,8 +157,8 @@ class KvLab extends HTMLElement {
     this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
     const squares = make("div", { class: "squares", "aria-hidden": "true" }, this.strip, this.#legend()); // the status says it
     const said = make("div", { class: "said" }, this.status, squares);
-    this.below = make("div", { class: "below" }, said, this.panel, this.result, this.keys);
-    all.append(this.notice, this.place, bar, this.below);
+    this.below = make("div", { class: "below" }, this.notice, said, this.panel, this.result, this.keys);
+    all.append(this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
       event.preventDefault();
@@ -211,6 +216,7 @@ class KvLab extends HTMLElement {
   #save() {
     clearTimeout(this.#saving);
     if (this.#editor && !this.#book.keep({ text: this.#editor.text })) {
+      this.keys.classList.add("lost");
       this.keys.textContent = this.#t("This browser keeps nothing for this page: save your file before you leave.");
     }
   }
@@ -229,7 +235,10 @@ class KvLab extends HTMLElement {
     const loading = this.#t("Loading Python ({0} MB, once).", this.#about.megabytes);
     this.#say(this.#python.ready ? this.#t("Running the tests.") : loading);
     this.#book.keep({ runs: this.#book.page.runs + 1 });
-    this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
+    this.#ran = this.#editor.text;
+    this.#python.ask({ type: "run", lab: this.lab, text: this.#ran });
+    this.toggleAttribute("ran", true); // from now on there is room for a result
+    this.below.scrollIntoView({ block: "nearest" }); // on a phone it is below the screen
   }
 
   // The forecast: a question beside the result, about a number that no run has shown yet
@@ -346,10 +355,18 @@ class KvLab extends HTMLElement {
     this.result.replaceChildren(beside, this.#terminal(answer), this.#whole(answer));
     this.figure.replaceChildren();
     this.below.scrollTop = 0;
-    this.below.scrollIntoView({ block: "nearest" }); // on a phone it is below the screen
+    if (answer.card.state === "fail") this.#markFailure(answer.card.parts);
     const { state, test = longest(answer.tests) } = answer.card;
-    if (["pass", "fail"].includes(state) && answer.tests[test].calls) this.#askStory(test);
+    const told = ["pass", "fail"].includes(state) && answer.tests[test].calls > 0;
+    this.figure.toggleAttribute("awaited", told && state === "pass"); // what follows it need not move
+    if (told) this.#askStory(test);
     this.#nameInIssue();
+  }
+
+  /** Mark the line that the failure names, and put the cursor there; not in a text that was edited since. The focus stays. */
+  #markFailure({ at = [] }) {
+    const line = lineOf(at);
+    if (line && this.#editor.text === this.#ran) this.#editor.mark(line);
   }
 
   /** The page's link to a new issue, where it has one, brings the first failure. */
@@ -387,12 +404,15 @@ class KvLab extends HTMLElement {
     const { belief, test, function: name } = card;
     const { what, expected = [], state = [], why = [], at = [] } = card.parts;
     const told = inWords(what.filter((line) => !line.startsWith(" ")));
+    const error = told.length > LONG && told.match(/^(\w+): /)?.[1]; // of the engine, which names all that it was given
+    const raised = lineOf(at) ? this.#t("Line {0} raised {1}.", lineOf(at), error) : this.#t("Your code raised {0}.", error);
     const more = [...what.filter((line) => line.startsWith(" ")), ...expected].map((line) => line.slice(3));
     const facts = make("div", { class: "facts" });
-    if (belief) facts.append(make("p", {}, told));
+    if (belief && told) facts.append(make("p", {}, error ? raised : told));
     if (more.length) facts.append(this.#pre(more));
     if (why.length) facts.append(make("p", {}, inWords(why)));
-    if (at.length) facts.append(make("p", { class: "line" }, ...this.#linked(inWords(at))));
+    if (at.length) facts.append(make("p", { class: "line" }, ...this.#linked(this.#wholeLine(at))));
+    if (error) facts.append(make("details", {}, make("summary", {}, this.#t("The error in full")), make("p", {}, told)));
     const printed = tests[test].printed.trimEnd();
     if (printed) facts.append(make("p", {}, this.#t("It printed:")), this.#pre(printed.split("\n").slice(-5)));
     this.picture = make("div", { class: "picture" }, ...(state.length ? [this.#pre(state.map((line) => line.slice(3)))] : []));
@@ -401,12 +421,19 @@ class KvLab extends HTMLElement {
     if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
     return [
       make("p", { class: "of" }, this.#t("Failed, test {0}", inPlainWords(test))),
-      make("h3", {}, belief ? this.#t("Your code acts as if {0}.", belief) : told),
+      make("h3", {}, belief ? this.#t("Your code acts as if {0}.", belief) : error ? raised : told),
       make("div", { class: "seen" }, facts, this.picture),
       make("p", { class: "asks" }, capital(asked)),
       help,
       this.figure,
     ];
+  }
+
+  /** The place and the source line that a failure names. A terminal cuts the line; the learner's own is here whole. */
+  #wholeLine(at) {
+    const number = lineOf(at);
+    const place = inWords(at).split(" ")[0];
+    return number ? `${place}  ${this.#ran.split("\n")[number - 1].trim()}` : inWords(at);
   }
 
   /** The next lab, the run as it is played, and what the lab was about. */
@@ -517,7 +544,13 @@ class KvLab extends HTMLElement {
     if (verb === "hint") this.#toggle(this.hint, () => this.#hints(name), true);
     else if (verb === "run") this.#unfold();
     else if (verb === "story") this.#tell(Object.keys(this.answer.tests).find((test) => test === name || test.startsWith(`${name}_`)));
-    else this.#editor.goTo(Number(part.split(":")[1]));
+    else this.#goTo(Number(part.split(":")[1]));
+  }
+
+  #goTo(line) {
+    this.#editor.mark(line);
+    this.place.scrollIntoView({ block: "nearest" });
+    this.#editor.focus();
   }
 
   #unfold() {
@@ -718,16 +751,20 @@ const STYLE = `${LOOK}
 .question label { display: block; margin-bottom: .25em }
 .question button { margin-left: .4em }
 .verdict[data-right=true] { color: var(--pass) }
-.all { display: flex; flex-direction: column; height: var(--kv-lab-height, auto) }
-.editor { flex: var(--kv-editor-flex, 0 0 auto); min-height: 9em; border: 1px solid var(--line); border-radius: 4px }
-.editor .cm-editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)) }
-.all > .bar { margin: .5em 0 }
+/* The editor, the commands, the result: each keeps its place and its height, whatever a run brings. */
+.all { display: grid; grid-template: var(--kv-lab-rows, auto auto auto) / minmax(0, 1fr); height: var(--kv-lab-height, auto) }
+.editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)); border: 1px solid var(--line); border-radius: 4px; scroll-margin-top: 4em }
+.editor .cm-editor { height: 100% }
+.all > .bar { position: sticky; top: var(--kv-bar-top, 0); bottom: 0; z-index: 1; margin: 0; padding: .5em 0; background: var(--bg) }
 .bar > :disabled { display: none }
+:host([running]) .file { display: none } /* Stop takes its place, so that a phone's row stays one row */
 .file, .file[open]::details-content { display: contents }
 .file > summary { list-style: none; padding: .35em .7em; cursor: pointer; color: var(--todo); text-decoration: underline }
 .file > summary::-webkit-details-marker { display: none }
 .file[open] > summary { color: var(--fg) }
-.below { overflow-y: auto }
+.below { min-height: var(--kv-result-height, 24em); overflow-y: auto; overscroll-behavior: contain; scroll-margin-top: 7em }
+:host([ran]) .below { min-height: var(--kv-result-height, calc(100svh - 7.5em)) }
+.result:not(:empty) ~ .keys:not(.lost) { display: none }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
 .editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
 .editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
@@ -738,14 +775,14 @@ const STYLE = `${LOOK}
 .editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
 .editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
 .editor .cm-editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
-textarea { display: block; box-sizing: border-box; width: 100%; height: var(--kv-editor-height, clamp(16em, 48vh, 40em)); border: 0; padding: .5em;
+textarea { display: block; box-sizing: border-box; width: 100%; height: 100%; border: 0; padding: .5em;
   font: 13.5px/1.5 var(--mono); color: inherit; background: var(--bg); white-space: pre; tab-size: 4 }
 .keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }
 .squares { display: flex; flex-wrap: wrap; gap: .1em 1.2em; align-items: center; width: 100%; min-height: 1.4em }
 .strip { display: flex; flex-wrap: wrap; gap: 3px }
-.strip:empty + .legend { display: none }
+.strip:empty + .legend { visibility: hidden }
 .legend { display: flex; flex-wrap: wrap; gap: 0 .9em; margin: 0; font-size: .8em; color: var(--todo) }
 .legend span { display: flex; gap: .35em; align-items: center }
 .squares i { width: 13px; height: 13px; border: 1.5px solid var(--todo); border-radius: 2px; --cross: transparent 42%, var(--bg) 42% 58%, transparent 58% }
@@ -778,7 +815,8 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .of { font-size: .85em; color: var(--todo) }
 .seen { display: flex; flex-wrap: wrap; gap: .2em 1em }
 .facts { flex: 1 1 15em; min-width: 0 }
-.picture { flex: 1 1 17em; min-width: 0; max-width: 26em }
+.picture { flex: 1 1 17em; min-width: 0; max-width: 26em; min-height: 8em }
+.figure[awaited] { min-height: 32em } /* as tall as the run that is played there */
 .picture svg { display: block; width: 100%; filter: var(--kv-still-filter, none) }
 .asks { font-weight: 600 }
 .help { display: flex; flex-wrap: wrap; gap: .4em }
@@ -786,7 +824,6 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .brief .line { font: 12px/1.5 var(--mono) }
 .brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
-.all:has(.card[data-state=pass]) .editor { min-height: 4em } /* where the place is short, for the run that is played */
 .on li { display: inline-block; margin-right: 1em }
 .on li:first-child { display: block; font-size: 1.1em; font-weight: 600 }
 .on ul { list-style: none; margin: .3em 0; padding: 0 }
@@ -797,10 +834,11 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .forecast { flex: 2 1 13em; min-width: 0; margin: 0 }
 .forecast .question { margin: 0 }
 .forecast input { width: 6em }
-.below, .figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
+.figure, .result, .whole, .row, .panel { scroll-margin-top: 7em }
 .figure:focus, .forecast :focus:not(:focus-visible) { outline: none }
 @media (max-width: 600px) {
   .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
+  .status { min-height: 3em } /* two lines */
   .row summary { grid-template-columns: 4.6em 3em 1fr }
   .row .function { display: none }
   .row summary::after { grid-column: 4 }

@@ -64,6 +64,9 @@ def site(write_site, megabytes):
     pages = {lab: fence.element(lab, megabytes) for lab in LABS}
     pages |= {"chinese": fence.element("lab-05", megabytes, "zh"), "bare": fence.element("lab-05", None)}
     form = "https://github.com/a/kv/issues/new?body=Page: lab-05%0A&amp;title=Share and evict"
+    css = re.sub("@font-face {[^}]*}", "", (ROOT / "book/docs/assets/book.css").read_text(encoding="utf-8"))
+    bench = '<div class="kv-bench"><div class="kv-contract"></div><div class="kv-desk">{}</div></div><p>Next</p>'
+    pages["desk"] = f"<style>{css}</style>{bench.format(pages['lab-05'])}"
     pages["stuck"] = f'{pages["lab-05"]}<p class="kv-stuck"><a href="{form}">Stuck?</a></p>'
     return write_site("A lab", **pages)
 
@@ -426,6 +429,45 @@ def test_a_line_of_the_failure_leads_into_the_editor(show):
     run(page, text)
     page.locator(".card .link", has_text="starter.py:13").click()
     assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_after_a_failure_the_cursor_is_on_the_line_that_it_names(show, edited):
+    """Who goes on typing types there. A text that was edited during the run is left alone."""
+    text, _ = mutant("hit-counted-twice")
+    page = show()
+    write(page, text)
+    page.keyboard.press("ControlOrMeta+Enter")
+    if edited:
+        page.keyboard.type("# x")
+    wait_for_result(page)
+    page.keyboard.type("# y ")
+    lines = written(page).split("\n")
+    assert (lines[12][:12], lines[-1]) == (("    if kv.al", "# x# y ") if edited else ("    # y if k", ""))
+
+
+def test_a_failure_leaves_the_focus_where_it_was(show):
+    text, _ = mutant("hit-counted-twice")
+    page = show()
+    run(page, text)
+    assert page.evaluate("document.querySelector('kv-lab').shadowRoot.activeElement.textContent") == "Run"
+    line, editor = page.locator(".cm-line.marked").bounding_box(), page.locator(".editor").bounding_box()
+    assert editor["y"] < line["y"] < editor["y"] + editor["height"]
+
+
+def test_a_long_error_of_the_engine_is_in_a_fold(show):
+    """The headline is one sentence, and the learner's line is shown to its end."""
+    text, _ = mutant("hit-counted-twice")
+    page = show()
+    run(page, text)
+    card = page.locator(".card[data-state=fail]")
+    assert card.locator("h3").inner_text() == "Line 13 raised AllocationError."
+    line = "if kv.allocate_slots(request, num_new_tokens, num_cached_tokens, new_computed_blocks=blocks) is None:"
+    assert card.locator(".facts .line").inner_text() == f"labs/lab-05/starter.py:13  {line}"
+    error = card.locator(".facts details p")
+    assert not error.is_visible()
+    card.locator(".facts summary").click()
+    assert error.inner_text().startswith("AllocationError: request 'B': the blocks of its hit hold 28 tokens")
 
 
 def test_a_test_without_a_cache_tells_what_it_compared(show):
@@ -798,6 +840,54 @@ def test_without_the_editor_a_plain_field_does(site, serve, open_page):
     assert field.input_value() == solution() + "    #"
     field.press("ControlOrMeta+Enter")
     assert wait_for_result(page).startswith("Passed: 50 of 50")
+
+
+# Stillness ----------------------------------------------------------------------------------------------------------
+
+SHIFTS = """globalThis.shifts = [];
+new PerformanceObserver((list) => {
+    for (const { hadRecentInput, value, startTime, sources } of list.getEntries()) {
+        const moved = sources.map((one) => [one.node?.className, one.previousRect.y, one.currentRect.y]);
+        if (!hadRecentInput) shifts.push([value, startTime, ...moved]);
+    }
+}).observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.parametrize("screen", [{"width": 1280, "height": 800}, PHONE])
+def test_results_move_nothing_and_leave_the_editor_its_lines(open_lab, screen):
+    """A lab's page from its first moment through a run with nothing written, one that fails and one that passes."""
+    page = open_lab("desk", init_script=SHIFTS, **screen)
+    heights = [page.locator(".editor").bounding_box()["height"]]
+    for text in (None, mutant("hit-counted-twice")[0], mutant("all-or-nothing")[0], solution()):
+        run(page, text)
+        page.wait_for_timeout(700)  # a picture comes after the result, and half a second after a click is the click's
+        heights.append(page.locator(".editor").bounding_box()["height"])
+    assert set(heights) == {heights[0]}
+    assert heights[0] >= 12 * 20.25
+    shifts = page.evaluate("shifts")
+    assert sum(value for value, *_ in shifts) < 0.05, shifts
+
+
+def test_beside_the_contract_editor_and_result_scroll_and_nothing_around_them(open_lab):
+    page = open_lab("desk", width=1280, height=800)
+    run(page, mutant("all-or-nothing")[0])
+    scrolling = """() => {
+        const found = [], root = document.querySelector("kv-lab").shadowRoot;
+        for (let one = root.querySelector(".card"); one; one = one.parentElement ?? one.getRootNode().host)
+            if (/auto|scroll/.test(getComputedStyle(one).overflowY)) found.push(one.className);
+        return found;
+    }"""
+    assert page.evaluate(scrolling) == ["below"]
+
+
+def test_on_a_phone_a_run_brings_its_result_into_sight_and_run_stays_in_reach(open_lab):
+    page = open_lab("desk", **PHONE)
+    write(page, mutant("hit-counted-twice")[0])
+    button(page, "Run").tap()
+    wait_for_result(page)
+    for part in ("button.primary", ".status", ".card h3"):
+        box = page.locator(part).bounding_box()
+        assert 0 <= box["y"] <= box["y"] + box["height"] <= 844
 
 
 # Time ---------------------------------------------------------------------------------------------------------------
