@@ -6,8 +6,6 @@ warning.
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
 kv-beside   two lines as `kv-story` takes them: two figures that go together, with a mark where they differ
-kv-film     a scenario's name: the figure, playing by itself until the reader takes it. A second line `address words`: a
-            link beside the button that takes it
 kv-still    a scenario's name and a step: a small picture of it, for a link
 kv-source   a dotted symbol: its source text, in lines that the column holds. `folder/file.wgsl function`: a function
             in WGSL
@@ -117,16 +115,6 @@ def kv_beside(body: str, md: Any) -> str:
 def _data(line: str, md: Any) -> dict[str, Any]:
     """Return the story for a line of a fence."""
     return dict(result_of(run_story, line, language_of(md)))
-
-
-@fence
-def kv_film(body: str, md: Any) -> str:
-    """Draw the scenario of that name as a film, with a link beside it if there is one."""
-    name, *links = body.strip().splitlines()
-    addresses = [link.split(" ", 1) for link in links]
-    choice = "".join(f'<a slot="choice" class="kv-solve" href="{href}">{words}</a>' for href, words in addresses)
-    data = story_data(load_scenario(name, language_of(md)))
-    return f'<div class="kv-figure">{fragment(data, film=True, choice=choice)}</div>'
 
 
 @fence

@@ -58,14 +58,7 @@ def wrong_claims(body: str) -> str:
     return f"these proofs print nothing: {silent}" if silent else ""
 
 
-def wrong_film(body: str) -> str:
-    """Return nothing. Raises `ScenarioError` if there is no such scenario."""
-    load_scenario(body.splitlines()[0])
-    return ""
-
-
 CHECKS = {
-    "kv-film": wrong_film,
     "kv-plan": wrong_plan,
     "kv-play": wrong_play,
     "kv-claims": wrong_claims,
@@ -93,7 +86,7 @@ def wrong(fence: outputs.Fence, cells: kept.Cells) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-film" | "kv-plan" | "kv-play" | "kv-claims" | "kv-finale" | "kv-session":
+            case "kv-plan" | "kv-play" | "kv-claims" | "kv-finale" | "kv-session":
                 return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"

@@ -127,18 +127,16 @@ def beside(data: Data, other: Data) -> str:
     return f'<div class="kv-beside">{fragment(data)}{fragment(other, follows=True)}</div>'
 
 
-def fragment(data: Data, film: bool = False, follows: bool = False, choice: str = "") -> str:
+def fragment(data: Data, follows: bool = False) -> str:
     """Return a figure without its script. Without scripts the reader sees a still and the story in words.
 
-    `film`: it plays by itself, repeatedly, until the reader takes control. `follows`: it is the second of two.
-    `choice`: a link next to the button that stops a film.
+    `follows`: it is the second of two.
 
     The `div` is for Markdown, which treats an unknown element as a word in a paragraph.
     """
-    mode = " film" if film else " follows" if follows else ""
     return (
-        f'<div class="kv-story"><kv-story{_key(data)}{mode}>'
-        f'<script type="application/json">{_inert(data)}</script>{choice}{_still(data)}{_in_words(data)}'
+        f'<div class="kv-story"><kv-story{_key(data)}{" follows" if follows else ""}>'
+        f'<script type="application/json">{_inert(data)}</script>{_still(data)}{_in_words(data)}'
         "</kv-story></div>"
     )
 

@@ -1,6 +1,5 @@
 """A step is played as its events in order: seen by sampling the picture in every frame that the browser draws."""
 
-import itertools
 from typing import Any
 from xml.etree import ElementTree
 
@@ -372,92 +371,6 @@ HEIGHTS = """async () => {
 @pytest.mark.parametrize("name", scenario_names())
 def test_a_figure_has_one_height_whatever_is_stepped_to_or_answered(stage, name, width):
     assert len(stage(story_data(load_scenario(name)), width).evaluate(HEIGHTS)) == 1
-
-
-# A film ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_film_plays_by_itself_in_scenes(open_page, tmp_path):
-    """The same question again, both gone, two overwritten, four revived, the first. Sharing is looked at longest."""
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
-    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
-    shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
-    shown.clock.install()
-    shown.reload()
-    shown.evaluate("""() => {
-      window.lines = [];
-      const line = document.querySelector('kv-story').shadowRoot.querySelector('.line');
-      const start = performance.now(), note = () => lines.push([line.textContent, performance.now() - start]);
-      note();
-      new MutationObserver(note).observe(line, {childList: true, characterData: true, subtree: true});
-    }""")
-    shown.clock.run_for(32_000)
-    lines = shown.evaluate("lines")
-    scenes = [
-        "The second person asks the same: 28 words are found in seven blocks, and the last 4 are computed, since the"
-        " answer starts from them.",
-        "The first person leaves, and seven blocks are still held by the second.",
-        "The second person leaves too, and nothing is erased.",
-        "A guest asks something else, and the end of the old question is overwritten.",
-        "The guest leaves, and the beginning of the old question is still there.",
-        "A third person begins like the first two: 16 of 20 words are found.",
-        "The first person asks 32 words, and all 32 are computed.",
-    ]
-    assert [line for line, _ in lines] == [*scenes, *scenes[:2]]
-    lengths = [after - before for (_, before), (_, after) in itertools.pairwise(lines)]
-    assert [round(length / 100) for length in lengths[1:]] == [34, 34, 34, 34, 34, 34, 52]
-    assert shown.locator(".ask").is_hidden()
-
-
-def test_a_film_waits_under_the_pointer_and_ends_when_it_is_taken(open_page, tmp_path):
-    """The pointer stops it, so does its button; taken, it is at the step that was seen, with controls and questions."""
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
-    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
-    shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
-    shown.locator(".pic").hover()
-    shown.wait_for_timeout(1500)
-    step = shown.evaluate("document.querySelector('kv-story').step")
-    shown.wait_for_timeout(2500)
-    assert shown.evaluate("document.querySelector('kv-story').step") == step
-    shown.get_by_role("button", name="Step through it yourself").click()
-    assert shown.locator(".count").inner_text() == "step 2 of 7"
-    shown.get_by_role("button", name="Step back", exact=True).click()
-    shown.get_by_role("button", name="Step forward", exact=True).click()
-    assert shown.locator(".ask").is_visible()
-
-
-@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
-def test_who_takes_a_film_sees_the_same_picture_and_the_buttons(open_page, tmp_path, size):
-    """As wide as before, with the same tags. Only a phone scrolls: to where picture and buttons are one screen."""
-    above = '<div style="height: 30vh"></div>'
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", f"{above}<kv-story film ", 1)
-    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
-    shown = open_page((tmp_path / "film.html").as_uri(), width=size[0], height=size[1])
-    before = shown.evaluate(STAGE)
-    shown.get_by_role("button", name="Step through it yourself").click()
-    assert shown.evaluate(STAGE) == before
-    picture, forward = (shown.locator(one).bounding_box() for one in (".pic", "[title='Step forward']"))
-    assert (shown.evaluate("scrollY") == 0) == (size[0] > 480)
-    assert picture["y"] >= 0 and picture["y"] + picture["height"] <= size[1]
-    assert forward["y"] + forward["height"] <= size[1]
-    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.activeElement.title") == "Step forward"
-
-
-STAGE = """() => {
-  const root = document.querySelector('kv-story').shadowRoot;
-  return [root.querySelector('.pic').clientWidth, root.querySelector('svg[role]').clientHeight,
-          [...root.querySelectorAll('.tagtext')].map((tag) => tag.textContent)];
-}"""
-
-
-def test_a_film_stands_still_for_those_who_ask(open_page, tmp_path):
-    """The blocks that two people share are there, nothing plays, and Play starts it."""
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
-    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
-    shown = open_page((tmp_path / "film.html").as_uri(), reduced_motion="reduce")
-    shown.wait_for_timeout(1500)
-    assert shown.evaluate("document.querySelector('kv-story').step") == 2
-    assert shown.get_by_role("button", name="Play", exact=True).is_visible()
 
 
 # How smooth -----------------------------------------------------------------------------------------------------------

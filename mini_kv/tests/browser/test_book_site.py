@@ -382,7 +382,7 @@ def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, bo
     pages = []
     for theirs in (False, True):
         page = open_page("about:blank", width=1280)
-        page.emulate_media(reduced_motion="reduce")  # the film of the front page stands still
+        page.emulate_media(reduced_motion="reduce")  # the front page's texts stand still
         if theirs:
             for path in whole.glob(MATERIAL):
                 page.route(

@@ -435,12 +435,11 @@ export class Picture {
     const before = this.m;
     const m = (this.m = metrics(this.story, Math.min(width, 960)));
     const { story, fig } = this,
-      narrow = width < 480,
+      narrow = width < 480, // without the memory, which says the same again
       ends = story.states.map((state) => zones(story, m, m.dense ? state : fullest(story, state)).end);
     this.#memory = Math.max(...ends) + HEAD;
-    const memory = Math.ceil(story.numBlocks / perLine(m)) * (m.small + 2) + 4,
-      short = narrow || fig.classList.contains("film"); // without the memory, which says the same again
-    this.svg.setAttribute("height", String(this.#memory + (short ? 4 - HEAD : memory)));
+    const memory = Math.ceil(story.numBlocks / perLine(m)) * (m.small + 2) + 4;
+    this.svg.setAttribute("height", String(this.#memory + (narrow ? 4 - HEAD : memory)));
     fig.classList.toggle("narrow", narrow);
     this.fig.classList.toggle("dense", m.dense);
     this.#backdrop();

@@ -5,10 +5,9 @@
 //     element.data = story                      a new story; a live one keeps its step, or follows its end
 //     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
 //
-// While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. The attribute film lets it play
-// by itself until the reader takes it; then it is film="taken". Two in a div of the class kv-beside go together, and mark where they differ; the
-// second has the attribute follows, and no controls. On a page of the book each step has an address: #step=4, or #figure=2&step=4 for
-// another figure than the first.
+// While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. Two in a div of the class kv-beside
+// go together, and mark where they differ; the second has the attribute follows, and no controls. On a page of the book each
+// step has an address: #step=4, or #figure=2&step=4 for another figure than the first.
 
 import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
@@ -61,18 +60,6 @@ function times(beats) {
 }
 
 /**
- * What stands over a film: what is happening, how to take it or do something else, how to stop it.
- * @param {Words} t
- */
-function makeFilm(t) {
-  const line = make("p", { class: "line" });
-  const pause = make("button", { type: "button" });
-  const take = make("button", { type: "button", class: "take" }, t.film);
-  const other = make("slot", { name: "choice" }); // what the page offers beside it
-  return { roll: make("div", { class: "roll", hidden: "" }, line, take, other, pause), line, pause, take };
-}
-
-/**
  * The elements of a figure.
  * @param {Words} t
  * @param {Story} story
@@ -115,13 +102,12 @@ function makeParts(t, story) {
   const title = make("div", { class: "title" }, story.title);
   const looks = make("p", { class: "key" });
   const prompts = make("div", { class: "bubbles" });
-  const film = makeFilm(t);
-  const seen = make("div", { class: "seen" }, prompts, film.roll, wait, picture.element, looks);
+  const seen = make("div", { class: "seen" }, prompts, wait, picture.element, looks);
   const hands = make("div", { class: "hands" }, bar, said);
   const stage = make("div", { class: "stage" }, seen, hands);
   fig.append(title, stage, indexBox, how, textBox);
   const slider = { range, ticks, count, beat, speed };
-  return { t, fig, title, stage, picture, seen, buttons, ...slider, prompts, film, looks, how, said, cap, ask, source, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, title, stage, picture, seen, buttons, ...slider, prompts, looks, how, said, cap, ask, source, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -351,7 +337,7 @@ class KvStory extends HTMLElement {
     prompts.hidden = !states.some((one) => one.asked.length);
     wait.hidden = !states.some((one) => one.waiting.length);
     this.#width = Math.round(this.clientWidth) || 720;
-    const wide = this.#width >= WIDE && !fig.classList.contains("film");
+    const wide = this.#width >= WIDE;
     fig.classList.toggle("wide", wide);
     fig.classList.remove("above");
     picture.layout(seen.clientWidth || this.#width);
@@ -444,7 +430,6 @@ class KvStory extends HTMLElement {
     }
     this.#announce();
     if (keep) return;
-    this.#startFilm();
     this.#openAddressed();
   }
 
@@ -458,7 +443,6 @@ class KvStory extends HTMLElement {
     const asked = new URLSearchParams(location.hash.slice(1)),
       step = asked.get("step");
     if (!step || !this.#made || this.#number !== Number(asked.get("figure") ?? 1)) return;
-    if (this.#parts.fig.classList.contains("rolling")) this.#takeOver();
     this.#go(Number(step) || 0);
     this.scrollIntoView({ block: "nearest" });
   }
@@ -738,86 +722,6 @@ class KvStory extends HTMLElement {
       const choices = ask.querySelectorAll(".choices button");
       choices[i].focus({ preventScroll: true });
     }
-  }
-
-  // -- A film: the story plays by itself, over and over, until the reader takes it --
-
-  /** How long a scene of a film is, in milliseconds, and how long one is in which a block gets a second holder. */
-  static SCENE = 3400;
-  static SHARING = 5200;
-
-  get #scene() {
-    const { state } = this.#ends;
-    return state.events.some(({ kind }) => kind === "shared") ? KvStory.SHARING : KvStory.SCENE;
-  }
-
-  #startFilm() {
-    const { fig, film, picture } = this.#parts,
-      { states } = this.#opened;
-    film.roll.hidden = this.getAttribute("film") !== "";
-    if (film.roll.hidden) return;
-    fig.classList.add("film", "rolling");
-    film.take.addEventListener("click", () => this.#takeOver());
-    film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
-    const shared = states.findIndex((state) => state.events.some(({ kind }) => kind === "shared"));
-    this.#at = Math.max(shared, Math.min(1, states.length - 1)); // the first that is seen is what the film is about
-    this.#pauseFilm(picture.still);
-    this.#layout();
-    this.#roll(false);
-  }
-
-  #paused = false;
-
-  /** @param {boolean} paused */
-  #pauseFilm(paused) {
-    const { film, t } = this.#parts;
-    this.#paused = paused;
-    const name = paused ? "play" : "pause";
-    film.pause.title = t[name];
-    film.pause.setAttribute("aria-label", t[name]);
-    film.pause.replaceChildren(iconOf(name));
-  }
-
-  /**
-   * A scene of the film: its beats take two thirds of it, and then it is looked at.
-   * @param {boolean} performing
-   */
-  #roll(performing) {
-    const { film } = this.#parts,
-      { state, before } = this.#ends;
-    const beats = times(beatsOf(before, state)).reduce((sum, ms) => sum + ms, 0);
-    this.#speed = Math.max(1, beats / (0.66 * this.#scene));
-    this.#show(performing, performing);
-    const say = state.step.say ?? "";
-    film.line.textContent = say.slice(0, say.search(/\. |$/)).replace(/\.?$/, ".");
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#rollOn(), this.#scene);
-  }
-
-  #rollOn() {
-    const { states } = this.#opened,
-      { fig } = this.#parts;
-    const watched = !this.#paused && !document.hidden && !fig.matches(":hover, :focus-within");
-    if (!watched || !this.isConnected) {
-      this.#timer = setTimeout(() => this.#rollOn(), 250);
-      return;
-    }
-    this.#at = this.#at === states.length - 1 ? 1 : this.#at + 1;
-    this.#roll(true);
-  }
-
-  #takeOver() {
-    const { fig, film, buttons } = this.#parts;
-    clearTimeout(this.#timer);
-    this.#timer = 0;
-    fig.classList.remove("rolling"); // it keeps the film's layout: the buttons come where the line was
-    film.roll.hidden = true;
-    this.setAttribute("film", "taken");
-    this.#setSpeed(SPEEDS[0]);
-    this.#layout();
-    this.#go(this.#at);
-    buttons.forward.focus({ preventScroll: true });
-    if (fig.classList.contains("narrow")) this.scrollIntoView(); // where picture and sheet are one screen
   }
 
   // -- Moving through the story --

@@ -11,7 +11,7 @@ export const STYLE = `
 .above .stage{display:flex;flex-direction:column}
 .above :is(.seen,.hands){display:contents}
 .above .bubbles{order:-2}
-.above :is(.bar,.roll){order:-1}
+.above .bar{order:-1}
 .above .key{order:1}
 .above .bar{min-height:56px;margin:.4em 0}
 .above .at{flex-basis:9em}
@@ -20,7 +20,6 @@ export const STYLE = `
  --btn:#333}
 .title{font-weight:650;margin:0 0 .2em}
 .key{margin:.5em 0;font-size:13px;opacity:.85}
-.film .key{margin:0}
 .means{white-space:nowrap;margin-inline-end:.7em}
 .pic{outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
 .pic:focus-visible,button:focus-visible,input:focus-visible,summary:focus-visible{outline:3px solid var(--line)}
@@ -122,14 +121,7 @@ svg .cell.held text{fill:var(--ink)}
 @keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
-.bubbles[hidden],.film :is(.title,.memory),.narrow .memory,.roll[hidden]{display:none}
-.roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.4em 0;min-height:56px}
-.line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:16px;font-weight:600}
-.take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
-.roll slot{display:contents}
-::slotted(a){display:flex!important;align-items:center;min-height:40px;padding:4px 8px!important;border-radius:6px!important;
- background:var(--line)!important;color:var(--card)!important;font:inherit!important;font-weight:600!important}
-.roll button svg{width:22px;height:22px;fill:currentColor;margin:auto}
+.bubbles[hidden],.narrow .memory{display:none}
 .track{position:relative;flex:1 1 180px;min-width:90px}
 .track input{display:block;width:100%;height:32px;margin:0;accent-color:var(--line)}
 .ticks{position:absolute;inset:26px 8px 0;height:8px;pointer-events:none}
@@ -180,7 +172,7 @@ summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
 slot{display:none}
-@media print{.bar,.ask,.source,.roll,details:not([open]){display:none}slot{display:block}}
+@media print{.bar,.ask,.source,details:not([open]){display:none}slot{display:block}}
 .narrow .bubble{font-size:13px;max-height:82px;overflow:hidden}
 .narrow .bubble:only-child{max-height:none}
 .narrow .hands{display:flex;flex-direction:column-reverse}
@@ -193,5 +185,4 @@ slot{display:none}
 .narrow:not(.live,.follows) .hands{position:sticky;bottom:0;z-index:1;padding-bottom:env(safe-area-inset-bottom);
  border-top:1px solid var(--soft);background:var(--md-default-bg-color,var(--jp-layout-color1,Canvas))}
 .narrow .hands>.said{max-height:var(--most);overflow-y:auto}
-.rolling :is(.hands,.index,.how,.text){display:none}
 @media print{.narrow .hands{position:static}}`;
