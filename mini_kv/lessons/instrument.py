@@ -238,6 +238,12 @@ STYLE = (
     ".kv-controls b{min-width:3em;font-weight:650;font-variant-numeric:tabular-nums}"
     ".kv-controls fieldset{border:0;margin:0;padding:0}.kv-controls legend{float:left;padding:0;margin-right:.6em}"
     ".kv-controls label{margin-right:.8em;line-height:1.9;white-space:nowrap}"
+    "@media(max-width:44em),(pointer:coarse){.kv-controls{gap:0}"  # for a finger
+    ".kv-controls label[data-control]{flex-wrap:wrap;width:100%;column-gap:.5em;margin:0}"
+    ".kv-controls input[type=range]{order:1;flex:1 0 100%;height:44px;margin:0}"
+    ".kv-controls fieldset{display:flow-root;width:100%}.kv-controls legend{line-height:44px}"
+    ".kv-controls fieldset label{display:inline-flex;align-items:center;min-height:44px;padding:0 .3em}"
+    ".kv-controls input[type=radio]{width:24px;height:24px;margin:0 .4em 0 0}}"
     ".kv-instrument svg{display:block;width:100%;max-width:30rem;height:auto;overflow:visible;user-select:none}"
     ".kv-instrument text{fill:currentColor;font-size:13px}.kv-instrument .mid{text-anchor:middle}"
     ".kv-instrument text.small{font-size:10px}.kv-instrument text.huge{font-size:20px}"

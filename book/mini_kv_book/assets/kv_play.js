@@ -541,6 +541,7 @@ dd { margin: 0; font-weight: 650 }
 .said strong:not(:empty)::before { content: "The model continues (invented):"; display: block; color: var(--todo); font: 400 .85em var(--kv-sans, system-ui, sans-serif) }
 mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
 textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical; field-sizing: content; min-height: 2.2em; max-height: 9em }
+textarea::placeholder { color: var(--todo) }
 .small { font-size: .85em; color: var(--todo); margin: .3em 0 0 }
 details { margin-top: .6em }
 summary { cursor: pointer; color: var(--accent); padding: .3em 0 }

@@ -169,6 +169,16 @@ def test_without_scripts_it_is_a_still_and_its_controls_are_not_there(shown, url
     assert captions == ["".join(instrument.views[instrument.start].says) for instrument in shown.values()]
 
 
+def test_a_finger_finds_each_control_on_a_phone(url, open_page):
+    """Sliders have the whole width, and 44 pixels of height, as has the label of each choice."""
+    page = open_page(url, width=390, height=844, has_touch=True)
+    for slider in page.get_by_role("slider").all():
+        place, box = slider.bounding_box(), slider.locator("xpath=ancestor::figure").bounding_box()
+        assert (place["height"], round(place["width"])) == (44, round(box["width"]))
+    for label in page.locator("fieldset label").all():
+        assert label.bounding_box()["height"] >= 44
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_nothing_serious_for_a_reader_who_does_not_see_and_nothing_wider_than_a_phone(url, open_page, axe, dark):
     page = open_page(url, width=360, dark=dark)
