@@ -264,7 +264,7 @@ def test_a_swipe_is_a_step(show):
       part.dispatchEvent(new TouchEvent('touchstart', {bubbles, touches: [from], changedTouches: [from]}));
       part.dispatchEvent(new TouchEvent('touchend', {bubbles, touches: [], changedTouches: [to]}));
     }"""
-    steps = []
+    steps: list[int] = []
     for move in ([-80, 5], [-10, 0], [-60, 90], [80, 0], [-80, 0]):
         shown.evaluate(swipe, [*move, ".cap" if len(steps) == 4 else ".pic"])
         steps.append(step_of(shown))
