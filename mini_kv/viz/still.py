@@ -184,7 +184,7 @@ class _Still:
         usual, low, gap = (92, 68, 5) if words else small if narrow else (50, 46, 5)
         longest = max((len(name) for state in self.states for name in state.order), default=1)
         longest = min(10, longest + (2 if self.num_groups > 1 else 0))
-        label = max(38 if narrow else 46, 9 * longest + 14)
+        label = max(38, 8 * longest + 10) if narrow else max(46, 9 * longest + 14)
         tables = (table for state in self.states for groups in state.tables.values() for table in groups)
         longest_line = max(1, *(0 if narrow else len(state.free) for state in self.states), *map(len, tables))
         room = (width - label) // longest_line - gap

@@ -209,7 +209,7 @@ function metrics(story, width) {
   const names = story.states.flatMap((state) => state.order);
   const suffix = story.numGroups > 1 ? 2 : 0;
   const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
-  const label = Math.max(narrow ? 38 : 46, 9 * longest + 14);
+  const label = narrow ? Math.max(38, 8 * longest + 10) : Math.max(46, 9 * longest + 14);
   // Words have all the width that one line of cards leaves them. Narrow cards make room for one more.
   const longestLine = Math.max(1, ...story.states.flatMap((state) => [narrow ? 0 : state.free.length, ...tableLengths(state)]));
   const room = Math.floor((width - label) / longestLine) - gap,
