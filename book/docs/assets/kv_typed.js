@@ -37,9 +37,7 @@
   // ---- What happened, in words -------------------------------------------------------------------------------------------
 
   const NUMBERS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split(" ");
-  const ENDS = { one: "st", two: "nd", few: "rd", other: "th" };
-  const kindOf = new Intl.PluralRules("en", { type: "ordinal" });
-  const nth = (number) => NUMBERS[number - 1] ?? `${number}${ENDS[kindOf.select(number)]}`;
+  const nth = (number) => (NUMBERS[number - 1] ? `the ${NUMBERS[number - 1]} word` : `word ${number}`);
   const words = (number) => (number === 1 ? "1 word" : `${number} words`);
   const COUNTS = ["", "One word", "Two words", "Three words"];
 
@@ -56,12 +54,13 @@
     const more = second.length - first.length;
     if (more && after === Math.min(first.length, second.length) - equal) {
       const moved = `${COUNTS[Math.abs(more)] ?? words(Math.abs(more))} ${more > 0 ? "inserted" : "left out"}`;
-      if (!found) return `${moved} ${equal ? `after the ${nth(equal)} word` : "at the front"}: the words after it move, and all are computed again.`;
-      return `${moved} after the ${nth(equal)} word: the words after it move. From this block on, all is computed again.`;
+      if (!found) return `${moved} ${equal ? `after ${nth(equal)}` : "at the front"}: the words after it move, and all are computed again.`;
+      return `${moved} after ${nth(equal)}: the words after it move. From this block on, all is computed again.`;
     }
     const later = first.length === second.length && after === first.length - equal - 1 && after >= BLOCK;
     const rest = found ? "its block and all later ones are not shared" : "it is in the first block, so nothing is shared";
-    return `The ${nth(equal + 1)} word differs: ${rest}${later ? ", though the words after it are the same" : ""}.`;
+    const word = nth(equal + 1).replace(/^./, (letter) => letter.toUpperCase());
+    return `${word} differs: ${rest}${later ? ", though the words after it are the same" : ""}.`;
   }
 
   function sameWords(first, second, found) {
