@@ -651,7 +651,7 @@ def test_a_notebook_shows_the_buttons_and_the_picture_without_scrolling(open_pag
 
 
 def test_orange_is_only_what_this_step_changed(show):
-    """Before the first step there is none; tags are grey; a step has it in frames and signs."""
+    """Before the first step there is none. A step has it in frames and signs."""
     shown = show()
     found = """(orange) => [...new Set([...document.querySelector('kv-story').shadowRoot.querySelectorAll('.stage *')]
       .filter((one) => one.checkVisibility() && !one.closest('.key') &&
@@ -660,7 +660,21 @@ def test_orange_is_only_what_this_step_changed(show):
     assert shown.evaluate(found, "rgb(182, 69, 0)") == []
     go(shown, 4)
     assert sorted(shown.evaluate(found, "rgb(182, 69, 0)")) == ["cell", "ring", "sign"]
-    assert shown.locator("#b1 .tag").evaluate("tag => getComputedStyle(tag).fill") == "rgb(189, 189, 189)"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_tag_is_grey_and_can_be_read(show, dark):
+    """Its text has at least 4.5 times the contrast, as WCAG counts."""
+    shown = show(dark=dark)
+    go(shown, 4)
+    fills = """() => ['.tag', '.tagtext'].map((part) => {
+      const one = document.querySelector('kv-story').shadowRoot.querySelector(`#b1 ${part}`);
+      return getComputedStyle(one).fill.match(/\\d+/g).map(Number);
+    })"""
+    tag, text = shown.evaluate(fills)
+    light, dim = (((one[0] / 255 + 0.055) / 1.055) ** 2.4 + 0.05 for one in (tag, text))  # of a grey
+    assert [len({*tag}), len({*text})] == [1, 1]
+    assert light / dim >= 4.5
 
 
 def test_a_tag_shows_whose_the_block_is_where_the_story_has_words(show):
