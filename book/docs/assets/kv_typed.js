@@ -67,7 +67,7 @@
     const what = first.length === second.length ? `The same ${words(second.length)}` : "The second text is the beginning of the first";
     if (!found) return `${what}. The last word is always computed, and a block is shared whole: so here nothing is found.`;
     if (second.length % BLOCK) return `${what}: ${words(found)} found. The block at the end is not full, so it is not shared.`;
-    return `${what}: ${words(found)} found. The last block is computed again, since the answer starts from the last word.`;
+    return `${what}: ${words(found)} found. The answer starts from the last word, so this is computed again, and with it its whole block.`;
   }
 
   // ---- The picture -------------------------------------------------------------------------------------------------------
@@ -120,9 +120,7 @@
   let timer = 0;
 
   /** The fields have the names that the page "Play" gives them. */
-  function address(more = {}) {
-    return `#${new URLSearchParams({ a: boxes[0].value, b: boxes[1].value, ...more })}`;
-  }
+  const address = () => `#${new URLSearchParams({ a: boxes[0].value, b: boxes[1].value })}`;
 
   function write() {
     clearTimeout(timer);
@@ -162,7 +160,7 @@
   // ---- The film: the second person writes by itself until somebody types or taps ------------------------------------------
 
   const question = boxes[1].value;
-  const SCENES = [question, question.replace("Tell", "Show"), `Hello! ${question}`];
+  const SCENES = [question, question.replace("Tell", "Show"), question.replace("kind ", "")]; // none has more blocks: nothing moves
   let scene = 0;
   let film = 0;
 
@@ -176,7 +174,7 @@
   function roll(rolls) {
     clearInterval(film);
     film = rolls ? setInterval(next, SCENE) : 0;
-    play.textContent = rolls ? "Pause" : "Play";
+    play.textContent = rolls ? "Pause the example" : "Play the example";
   }
 
   // ---- The reader's hands ------------------------------------------------------------------------------------------------
@@ -201,7 +199,7 @@
   page.addEventListener("pointerdown", (event) => event.target !== play && roll(false));
   play.addEventListener("click", () => roll(!film));
   copy.addEventListener("click", copied);
-  onward.addEventListener("click", () => (onward.href = `${onward.href.split("#")[0]}${address({ done: "[]" })}`));
+  onward.addEventListener("click", () => (onward.href = `${onward.href.split("#")[0]}${address()}`));
   addEventListener("hashchange", () => take() && show());
 
   const isOwn = take() || boxes.some((box) => box.value !== box.defaultValue); // written before this script was there
