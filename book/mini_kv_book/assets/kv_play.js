@@ -87,6 +87,7 @@ class KvPlay extends HTMLElement {
     this.figure.setAttribute("live", "");
     this.record = make("div", {}, told, kept);
     const left = make("div", {}, bar, this.told, this.counters, this.figure, this.record);
+    this.told.after(this.#python.bar);
     const right = make("div", {}, texts, this.#leversForm());
     this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, left, right)));
   }
