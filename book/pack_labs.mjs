@@ -3,7 +3,7 @@
 // Python is Pyodide's own build. Its library, pytest and the course are packed as bytecode, by that same Python, here in
 // Node: compiling them anew took a reader's browser longer than everything else.
 
-import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
@@ -16,8 +16,9 @@ const ASSETS = here("mini_kv_book/assets/");
 
 rmSync(OUT, { recursive: true, force: true });
 mkdirSync(OUT, { recursive: true });
-for (const file of ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"]) copyFileSync(PYODIDE + file, OUT + file);
-copyFileSync(ASSETS + "kv_lab_worker.js", OUT + "kv_lab_worker.js");
+for (const file of ["pyodide.mjs", "pyodide.asm.mjs"]) copyFileSync(PYODIDE + file, OUT + file);
+// Not every server compresses, and where one does, a page cannot say how much of how much is here.
+writeFileSync(OUT + "pyodide.asm.wasm.packed", gzipSync(readFileSync(PYODIDE + "pyodide.asm.wasm"), { level: 9 }));
 for (const model of ["tiny", "tiny_windows"]) {
   mkdirSync(OUT + model);
   for (const file of ["config.json", "model.safetensors"]) copyFileSync(here(`../mini_kv/engine/${model}/${file}`), OUT + `${model}/${file}`);
@@ -39,13 +40,26 @@ const python = await loadPyodide({ stdout: console.error });
 python.FS.mkdir("/repo");
 python.mountNodeFS("/repo", here(".."));
 python.FS.writeFile("/stdlib.zip", readFileSync(PYODIDE + "python_stdlib.zip"));
+python.runPython(`
+import encodings.cp437, lzma, sys, zipfile  # these unpack all else
+archive = "/lib/python314.zip/"
+specs = [module.__spec__ for module in sys.modules.values() if module.__spec__ is not None]
+with open("/at_boot", "w", encoding="utf-8") as at_boot:
+    at_boot.write("\\n".join((spec.origin or "").removeprefix(archive) for spec in specs))
+`);
 try {
   python.runPython(readFileSync(here("pack_labs.py"), "utf-8"));
 } catch (error) {
   console.error(error.message); // uncaught, Node would show the line that threw it: Pyodide's only one, of a megabyte
   process.exit(1);
 }
-for (const file of ["stdlib.zip", "course.zip"]) writeFileSync(OUT + file, python.FS.readFile("/out/" + file));
+const sizes = { "pyodide.asm.wasm.packed": statSync(OUT + "pyodide.asm.wasm.packed").size };
+for (const file of ["stdlib.zip", ...["course", "pages", "tests", "rest"].map((name) => `${name}.zip.xz`)]) {
+  writeFileSync(OUT + file, python.FS.readFile("/out/" + file));
+  sizes[file] = statSync(OUT + file).size;
+}
+const worker = readFileSync(ASSETS + "kv_lab_worker.js", "utf-8");
+writeFileSync(OUT + "kv_lab_worker.js", worker.replace("const SIZES = {}", `const SIZES = ${JSON.stringify(sizes)}`));
 
 const licences = readdirSync(here("node_modules"), { recursive: true }).filter((path) => /(^|\/)LICENSE[^/]*$/i.test(path));
 const texts = licences.sort().map((path) => `${path}\n\n${readFileSync(here("node_modules/") + path, "utf-8")}`);
@@ -53,6 +67,6 @@ texts.push(new TextDecoder().decode(python.FS.readFile("/out/licences.txt")));
 writeFileSync(OUT + "LICENCES.txt", texts.join("\n\n----\n\n"));
 
 // What a reader's first run loads, over a server that compresses; the fence reads it, and takes it for the sign that all is here.
-const loaded = readdirSync(OUT).filter((file) => !/^(LICENCES|kv_editor|tiny)/.test(file));
+const loaded = readdirSync(OUT).filter((file) => !/^(LICENCES|kv_editor|tiny|pages|rest)/.test(file));
 const bytes = loaded.reduce((sum, file) => sum + gzipSync(readFileSync(OUT + file)).length, 0);
 writeFileSync(OUT + "packed.json", JSON.stringify({ megabytes: Math.round(bytes / 1e6) }));

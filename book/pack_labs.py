@@ -1,11 +1,20 @@
-"""Packs, inside Pyodide: its library (stdlib.zip); mini_kv, the labs and pytest (course.zip); with their bytecode.
+"""Packs, inside Pyodide: its library, mini_kv, the labs and pytest, with their bytecode.
 
-Nothing of solutions/ is read: what goes in is named here, one by one.
+    stdlib.zip      the part of the library with which Python starts
+    course.zip.xz   what all pages import: mini_kv, and the part of the library that they use
+    pages.zip.xz    what all pages but those with pytest import
+    tests.zip.xz    pytest, labkit and the labs, and the part of the library that they use
+    rest.zip.xz     the rest of the library and of the packages: kv_lab_worker.js loads it when a learner imports it
+
+Nothing of solutions/ is read: what goes in is named here, one by one. Compressed as a whole, an archive is a third
+smaller than with its files compressed one by one.
 """
 
 import importlib._bootstrap_external as bootstrap
 import importlib.util
+import io
 import json
+import lzma
 import os
 import re
 import sys
@@ -37,9 +46,8 @@ _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
-_OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
-"""pytest imports Pygments, to colour what a page shows without colours: most of its languages can stay away."""
-
+_OF_TESTS = re.compile(r"packages/|labs/|mini_kv/labkit/|conftest\.py|(__pycache__/)?(lab|finale)_page\.")
+_OF_PAGES = re.compile(r"mini_kv/(traces|planning|lessons|serve|engine)/|(__pycache__/)?\w+_page\.")
 Files = dict[str, bytes]
 
 
@@ -91,10 +99,10 @@ def _bytecode_beside(files: Files) -> Files:
 
 
 def wheels() -> Files:
-    """Return what pip downloaded, without sources, which no page shows."""
+    """Return what pip downloaded, as bytecode: no page shows the sources."""
     files: Files = {}
     for wheel in (_REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
-        files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not _OF_NO_USE.search(name)}
+        files |= {f"packages/{name}": data for name, data in unpacked(wheel)}
     return compiled(files, "/course/", set(files))
 
 
@@ -109,23 +117,56 @@ def licences() -> bytes:
     return b"\n\n----\n\n".join(texts)
 
 
-def library() -> Files:
-    """Return Python's library: what the pages import as bytecode, the rest as source, which is smaller."""
-    zipfile.ZipFile("/out/course.zip").extractall("/course")
+def archives() -> dict[str, Files]:
+    """Return each archive's files.
+
+    Pages run here, first those without pytest: what they import of the library and the packages goes into their
+    archives, all else into `rest`.
+    """
+    files = course() | wheels()
+    for name, data in files.items():
+        path = Path("/course", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     os.chdir("/course")
     sys.path[:0] = ["/course", "/course/packages"]
-    lab_page = importlib.import_module("lab_page")
-    answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
-    if not answer["lines"]:
-        raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
-    importlib.import_module("finale_page").run("0", "{}", lambda run, state: None)
     importlib.import_module("session_page").run('{"example": "codex"}', "", lambda words, state: None)
     importlib.import_module("puzzle_page").look("twins", [])
     importlib.import_module("plan_page").answer('{"model": "qwen-3.5-4b", "prompt-tokens": "480"}')
-    archive = "/lib/python314.zip/"
-    origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
-    used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}
-    return compiled(dict(unpacked(Path("/stdlib.zip"))), "", used)
+    importlib.import_module("play_page")
+    of_pages = imported("/lib/python314.zip/")
+    answer = json.loads(importlib.import_module("lab_page").run("lab-05", "", lambda test, state: None))
+    if not answer["lines"]:
+        raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
+    importlib.import_module("finale_page").run("0", "{}", lambda run, state: None)
+    of_all = imported("/lib/python314.zip/")
+    packages = {f"packages/{name}c" for name in imported("/course/packages/")}
+    at_boot = set(Path("/at_boot").read_text(encoding="utf-8").split())
+    packed: dict[str, Files] = {name: {} for name in ("stdlib", "course", "pages", "tests", "rest")}
+    for name, data in compiled(dict(unpacked(Path("/stdlib.zip"))), "", of_all).items():
+        source = name.removesuffix("c")
+        users = (("stdlib", at_boot), ("course", of_pages), ("tests", of_all))
+        where = next((archive for archive, sources in users if source in sources), "rest")
+        packed[where][name if where == "stdlib" else f"library/{name}"] = data
+    for name, data in files.items():
+        unused = name.startswith("packages/") and name.endswith(".pyc") and name not in packages
+        where = "tests" if _OF_TESTS.match(name) else "pages" if _OF_PAGES.match(name) else "course"
+        packed["rest" if unused else where][name] = data
+    packed["course"]["rest.txt"] = "\n".join(module_names(packed["rest"])).encode()
+    return packed
+
+
+def imported(folder: str) -> set[str]:
+    """Return the files in this folder that Python has imported, as sources."""
+    origins = [module.__spec__.origin or "" for module in list(sys.modules.values()) if module.__spec__ is not None]
+    return {origin.removeprefix(folder).removesuffix("c") for origin in origins if origin.startswith(folder)}
+
+
+def module_names(files: Files) -> Iterator[str]:
+    """Yield the names of the modules in these files."""
+    for name in files:
+        if name.endswith((".py", ".pyc")):
+            yield re.sub(r"^(library|packages)/|(/__init__)?\.pyc?$", "", name).replace("/", ".")
 
 
 def unpacked(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -153,14 +194,19 @@ def bytecode(source: bytes, path: str) -> bytes:
     return bytes(bootstrap._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))
 
 
-def write(name: str, files: Files) -> None:
-    """Write the archive; the same files give the same bytes."""
-    Path("/out").mkdir(exist_ok=True)
-    with zipfile.ZipFile(f"/out/{name}", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for file in sorted(files):
-            archive.writestr(zipfile.ZipInfo(file), files[file], zipfile.ZIP_DEFLATED, 9)
+def zipped(files: Files, method: int) -> bytes:
+    """Return a zip archive; the same files give the same bytes. Files of one kind are neighbours."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for file in sorted(files, key=lambda file: (Path(file).suffix, file)):
+            archive.writestr(zipfile.ZipInfo(file), files[file], method, 9)
+    return out.getvalue()
 
 
-write("course.zip", course() | wheels())
-write("stdlib.zip", library())
+Path("/out").mkdir(exist_ok=True)
+for name, files in archives().items():
+    if name == "stdlib":
+        Path("/out/stdlib.zip").write_bytes(zipped(files, zipfile.ZIP_DEFLATED))
+    else:
+        Path(f"/out/{name}.zip.xz").write_bytes(lzma.compress(zipped(files, zipfile.ZIP_STORED)))
 Path("/out/licences.txt").write_bytes(licences())

@@ -10,6 +10,7 @@ nothing away.
 import functools
 import html
 import io
+import lzma
 import re
 import sys
 import zipfile
@@ -18,11 +19,13 @@ from pathlib import Path
 from mini_kv.labkit.grading import solution_leaks as of_code
 from mini_kv_book.places import ROOT
 
-_READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".whl"}
+_READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".xz", ".whl"}
 
 
 def shown(name: str, content: bytes) -> str:
     """Return the text of a built file without tags, comments and white space."""
+    if name.endswith(".xz"):
+        return shown(name.removesuffix(".xz"), lzma.decompress(content))
     if name.endswith((".zip", ".whl")):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return "".join(shown(member, archive.read(member)) for member in archive.namelist())

@@ -1,7 +1,9 @@
 """What a page that runs labs is given: the course and nothing of the solutions."""
 
 import hashlib
+import io
 import json
+import lzma
 import re
 import shlex
 import shutil
@@ -24,16 +26,20 @@ WHEELS = BOOK / "node_modules" / ".wheels"
 
 
 @pytest.fixture(scope="module")
-def course() -> zipfile.ZipFile:
-    """The archive that a reader's first run loads."""
+def course() -> dict[str, bytes]:
+    """The files that the pages load, and Python's library."""
     if not (PACKED / "packed.json").is_file():
         pytest.skip("labs in the page: nothing is packed for them; `make test` does it where npm is")
-    return zipfile.ZipFile(PACKED / "course.zip")
+    files: dict[str, bytes] = {}
+    for path in sorted(PACKED.glob("*.zip.xz")):
+        with zipfile.ZipFile(io.BytesIO(lzma.decompress(path.read_bytes()))) as archive:
+            files |= {name: archive.read(name) for name in archive.namelist()}
+    return files
 
 
-def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: zipfile.ZipFile) -> None:
+def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: dict[str, bytes]) -> None:
     """Each with what the scoreboard and the messages read, and no starter: the text comes from the page."""
-    files = {name for name in course.namelist() if name.startswith("labs/") and "__pycache__" not in name}
+    files = {name for name in course if name.startswith("labs/") and "__pycache__" not in name}
     parts = ("fingerprints.json", "hints.toml", "lab.toml", "test_lab.py")
     labs = [lab.lab_id for lab in all_labs(ROOT) if lab.needs == "C"]
     assert "lab-05-further" in labs
@@ -42,8 +48,8 @@ def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: zipfile.Zi
     assert files == {f"labs/{lab}/{part}" for lab in labs for part in parts} | imported_by_tests(labs) | titles
 
 
-def test_it_has_every_puzzle(course: zipfile.ZipFile) -> None:
-    files = {name.removeprefix("mini_kv/events/") for name in course.namelist() if name.endswith(".toml")}
+def test_it_has_every_puzzle(course: dict[str, bytes]) -> None:
+    files = {name.removeprefix("mini_kv/events/") for name in course if name.endswith(".toml")}
     assert {f"puzzles/{name}.toml" for name in puzzle_names()} <= files
 
 
@@ -53,19 +59,18 @@ def imported_by_tests(labs: list[str]) -> set[str]:
     return {str(file.relative_to(ROOT)) for file in found if file.parent.name in labs}
 
 
-def test_it_has_nothing_of_the_solutions(course: zipfile.ZipFile) -> None:
+def test_it_has_nothing_of_the_solutions(course: dict[str, bytes]) -> None:
     """No file of solutions/, by name or by content."""
     secret = [path for path in (ROOT / "solutions").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {path.name for path in secret} >= {"solution.py", "mutants.toml", "NOTES.md"}
-    names = {PurePosixPath(name).name for name in course.namelist()}
+    names = {PurePosixPath(name).name for name in course}
     assert not names & {path.name for path in secret}
-    contents = {course.read(name) for name in course.namelist()}
-    assert not contents & {path.read_bytes() for path in secret}
+    assert not set(course.values()) & {path.read_bytes() for path in secret}
 
 
-def test_each_source_has_its_bytecode(course: zipfile.ZipFile) -> None:
+def test_each_source_has_its_bytecode(course: dict[str, bytes]) -> None:
     """Compiling would take the reader's browser longer than the tests."""
-    names = set(course.namelist())
+    names = {name for name in course if not name.startswith("library/")}
     sources = [PurePosixPath(name) for name in names if name.endswith(".py")]
     cached = {str(path.parent / "__pycache__" / f"{path.stem}.cpython-314.pyc") for path in sources}
     assert cached <= names
@@ -115,9 +120,9 @@ def test_pip_takes_no_wheel_with_another_hash(wheels: list[Path], tmp_path: Path
     assert not (tmp_path / "out" / changed.name).exists()
 
 
-def test_the_book_names_the_licence_of_each_package_in_it(wheels: list[Path], course: zipfile.ZipFile) -> None:
+def test_the_book_names_the_licence_of_each_package_in_it(wheels: list[Path], course: dict[str, bytes]) -> None:
     """As the package itself names it; and the texts are in a file beside it."""
-    carried = {match[1] for name in course.namelist() if (match := re.match(r"packages/(\w+)-.*\.dist-info/", name))}
+    carried = {match[1] for name in course if (match := re.match(r"packages/(\w+)-.*\.dist-info/", name))}
     assert carried == set(licences.WHEELS)
     texts = (PACKED / "LICENCES.txt").read_text(encoding="utf-8")
     for wheel in wheels:

@@ -160,7 +160,7 @@
   // ---- The film: the second person writes by itself until somebody types or taps ------------------------------------------
 
   const question = boxes[1].value;
-  const SCENES = [question, question.replace("Tell", "Show"), question.replace("kind ", "")]; // none has more blocks: nothing moves
+  const SCENES = [question, question.replace("Tell", "Show")]; // of one length: a tap hits the word that was seen
   let scene = 0;
   let film = 0;
 
@@ -174,7 +174,8 @@
   function roll(rolls) {
     clearInterval(film);
     film = rolls ? setInterval(next, SCENE) : 0;
-    play.textContent = rolls ? "Pause the example" : "Play the example";
+    play.textContent = rolls ? "Pause" : "Play";
+    play.setAttribute("aria-label", `${play.textContent} the example`);
   }
 
   // ---- The reader's hands ------------------------------------------------------------------------------------------------
@@ -186,10 +187,10 @@
     keep();
   }
 
-  /** Stop the film. On a phone the keyboard hides half of the screen: the blocks below the text must be in the other half. */
+  /** Stop the film. Where a keyboard hides half of the screen, the blocks below the text must be in the other half. */
   function entered(box) {
     roll(false);
-    if (matchMedia("(pointer: coarse)").matches) setTimeout(() => box.scrollIntoView({ behavior: "smooth" }), 300);
+    setTimeout(() => visualViewport.height < 0.75 * innerHeight && box.scrollIntoView({ behavior: "smooth" }), 400);
   }
 
   for (const box of boxes) {

@@ -40,7 +40,7 @@ class KvFinale extends HTMLElement {
     this.acts = make("div", { class: "acts" });
     this.film = make("section", { "aria-label": "Your pool", tabindex: "-1" });
     const bar = make("div", { class: "bar" }, this.play, this.stop, make("label", {}, "Seed ", this.seed));
-    this.#root.append(style, make("div", { class: "all" }, this.list, bar, this.status, this.acts, this.film));
+    this.#root.append(style, make("div", { class: "all" }, this.list, bar, this.status, this.#python.bar, this.acts, this.film));
     this.#showLabs();
   }
 

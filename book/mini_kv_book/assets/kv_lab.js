@@ -144,6 +144,7 @@ class KvLab extends HTMLElement {
     this.panel = make("div", { class: "panel", role: "group", hidden: true });
     this.forecast = make("div", { class: "panel forecast", role: "group", "aria-label": this.#t("A forecast"), hidden: true });
     this.place = make("div", { class: "editor" });
+    this.place.addEventListener("focusin", () => this.#python.startEarly(), { once: true });
     const mac = /Mac|iPhone|iPad/.test(navigator.platform) ? "Cmd" : "Ctrl";
     this.keys = make("p", { id: "keys", class: "keys" });
     this.keys.textContent = this.#t("{0}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.", mac);
@@ -154,8 +155,8 @@ class KvLab extends HTMLElement {
     const rarely = make("details", { class: "file" }, make("summary", {}, `${this.#t("File")}…`), reset, open, save, handIn, this.file);
     bar.append(this.run, this.stop, this.predict, this.hint, rarely);
     const all = make("div", { class: "all" });
-    this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
-    const squares = make("div", { class: "squares", "aria-hidden": "true" }, this.strip, this.#legend()); // the status says it
+    this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results; the status says them
+    const squares = make("div", { class: "squares" }, this.#python.bar, this.strip, this.#legend());
     const said = make("div", { class: "said" }, this.status, squares);
     this.below = make("div", { class: "below" }, this.notice, said, this.panel, this.result, this.keys);
     all.append(this.place, bar, this.below);
@@ -172,7 +173,7 @@ class KvLab extends HTMLElement {
 
   #legend() {
     const signs = Object.entries(LEGEND).map(([state, words]) => make("span", {}, make("i", { "data-state": state }), this.#t(words)));
-    return make("p", { class: "legend" }, ...signs);
+    return make("p", { class: "legend", "aria-hidden": "true" }, ...signs);
   }
 
   async #edit() {

@@ -88,5 +88,7 @@ button:disabled { opacity: .55; cursor: default }
 .primary[aria-disabled=true] { opacity: .7; cursor: progress }
 button[aria-expanded=true] { border-color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
+.loading { display: inline-flex; gap: .5em; align-items: center; font-size: .85em; font-variant-numeric: tabular-nums }
+.loading progress { width: 10em; accent-color: var(--accent) }
 .link { display: inline; min-height: 0; padding: 0; border: 0; background: none; font: inherit; color: var(--accent);
   text-decoration: underline; text-align: left }`;

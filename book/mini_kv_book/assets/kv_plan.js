@@ -72,7 +72,7 @@ class KvPlan extends HTMLElement {
     this.plan = make("section", { "aria-label": "Will it fit?" });
     this.why = make("section", { "aria-label": "What can be found?" });
     this.strip = make("div", { class: "strip" });
-    const answers = make("div", { class: "answers" }, this.told, this.room, this.weights, this.plan, make("h3", {}, "What can requests find?"), shared, this.strip, this.why);
+    const answers = make("div", { class: "answers" }, this.told, this.#python.bar, this.room, this.weights, this.plan, make("h3", {}, "What can requests find?"), shared, this.strip, this.why);
     const chips = cases.map(([fields, words]) => button(words, () => this.#take(fields)));
     const presets = make("div", { class: "bar", role: "group", "aria-label": "Cases" }, ...chips);
     this.#root.append(style, make("div", { class: "all" }, presets, make("div", { class: "both" }, form, answers)));

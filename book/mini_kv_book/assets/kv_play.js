@@ -93,7 +93,7 @@ class KvPlay extends HTMLElement {
     this.figure.setAttribute("live", "");
     this.record = make("div", {}, told, kept);
     const drawn = make("div", { class: "drawn" }, this.counters, this.figure, this.record);
-    this.#root.append(style, make("div", { class: "all" }, chosen, hands, this.told, texts, drawn, this.#leversForm()));
+    this.#root.append(style, make("div", { class: "all" }, chosen, hands, this.told, this.#python.bar, texts, drawn, this.#leversForm()));
   }
 
   #box(name) {
@@ -470,7 +470,7 @@ function won(boxes) {
   const asked = Object.entries(boxes).filter(([, box]) => box.text && box.cached !== null);
   const found = asked.filter(([, box]) => box.cached > 0);
   if (!asked.length) return "Nothing to compute.";
-  if (!found.length) return "Nothing was found in the cache: all tokens were computed.";
+  if (!found.length) return "Nothing was found in the cache: no text begins with a whole block of another one.";
   const each = found.map(([name, { cached, tokens }]) => `${name} computed ${tokens - cached} of its ${tokens} tokens`);
   return `${each.join(", ")}: the others were in the cache.`;
 }
@@ -554,7 +554,7 @@ output { font-weight: 650; color: var(--fg) }
 input[type=range] { padding: 0; accent-color: var(--accent) }
 @media (min-width: 900px) { .all { grid-template: "chosen hands" auto "told told" auto "texts drawn" auto "levers drawn" 1fr / 23em minmax(0, 1fr) }
   .hands { grid-area: hands } .chosen { grid-area: chosen; flex-wrap: nowrap } .chosen select:first-child { flex: 1; min-width: 0 }
-  .status { grid-area: told } .texts { grid-area: texts } .drawn { grid-area: drawn } .levers { grid-area: levers } }
+  .status { grid-area: told } .loading { grid-area: told; justify-self: end; align-self: center } .texts { grid-area: texts } .drawn { grid-area: drawn } .levers { grid-area: levers } }
 @media (max-width: 600px) { .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
   .hands { position: sticky; top: var(--kv-header, 2.4rem); z-index: 2; margin: 0 -.5em; padding: .4em .5em; background: var(--bg); border-bottom: 1px solid var(--line) }
   .pool { display: flex }

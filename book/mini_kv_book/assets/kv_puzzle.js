@@ -97,6 +97,7 @@ class KvPuzzle extends HTMLElement {
     if (this.#asked || (!calls.length && !this.#calls.length)) return;
     this.#asked = calls;
     if (!python.ready) this.status.textContent = `Loading Python (${this.#about.megabytes} MB, once).`;
+    this.status.parentElement.after(python.bar);
     this.toggleAttribute("running", true);
     python.ask({ type: "look", name: this.name, calls });
   }

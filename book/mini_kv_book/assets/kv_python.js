@@ -1,5 +1,7 @@
 // Python in the page: a worker that is ended when it falls silent, and replaced.
 
+import { make } from "./kv_parts.js";
+
 const SILENCE_MS = 10_000; // Python says when a test begins, and a test of its own accord ends after 5 s
 
 export const SILENCE_S = SILENCE_MS / 1000;
@@ -11,6 +13,10 @@ export class Python {
   #running = "";
   #asked = false;
   ready = false;
+  #amount = make("span");
+  #progress = make("progress", { "aria-label": "Python" });
+  /** How much of Python is here, while a question waits for it. The element gives it a place. */
+  bar = make("span", { class: "loading", hidden: true }, this.#progress, this.#amount);
 
   /** `file` answers there; `hear` gets every message of the worker, and {type: "stuck", test} when it was ended. */
   constructor(file, hear, silence = SILENCE_MS) {
@@ -28,12 +34,19 @@ export class Python {
     this.#worker.onerror = (event) => this.#heard({ type: "broken", message: event.message || "it did not start" });
   }
 
+  /** Start before the first question: who begins to write will ask. Not where the reader saves data. */
+  startEarly() {
+    const { connection } = /** @type {any} */ (navigator);
+    if (!connection?.saveData) this.start();
+  }
+
   ask(message) {
     this.start();
     this.#running = "";
     this.#asked = true;
     this.#worker?.postMessage(message);
     if (this.ready) this.#watch();
+    else this.bar.hidden = false;
   }
 
   stop() {
@@ -41,6 +54,7 @@ export class Python {
     this.#worker?.terminate();
     this.#worker = null;
     this.ready = this.#asked = false;
+    this.bar.hidden = true;
   }
 
   #watch() {
@@ -52,8 +66,19 @@ export class Python {
     }, this.silence);
   }
 
+  #loaded({ loaded, all }) {
+    this.#progress.max = all;
+    this.#progress.value = loaded;
+    this.#amount.textContent = `${(loaded / 1e6).toFixed(1)} / ${(all / 1e6).toFixed(1)} MB`;
+  }
+
   #heard(message) {
-    if (message.type === "ready") this.ready = true;
+    if (message.type === "loading") return this.#loaded(message);
+    const asked = this.#asked;
+    if (message.type === "ready") {
+      this.ready = true;
+      this.bar.hidden = true;
+    }
     if (message.type === "begins") this.#running = message.test;
     if (["ready", "begins"].includes(message.type)) {
       if (this.#asked) this.#watch(); // a Python that was asked nothing may be silent
@@ -62,6 +87,7 @@ export class Python {
       clearTimeout(this.#clock);
     }
     if (message.type === "broken") this.stop();
+    if (message.type === "broken" && !asked) return; // nobody waits: the next question starts it again
     this.hear(message);
   }
 }

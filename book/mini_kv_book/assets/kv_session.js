@@ -81,7 +81,7 @@ class KvSession extends HTMLElement {
     this.status = make("p", { role: "status" }, "Nothing of the file leaves this page.");
     this.result = make("div", { class: "result", hidden: true });
     const bar = make("div", { class: "bar" }, ...examples, this.ttl.label, this.size.label);
-    this.#root.append(style, make("div", { class: "all" }, this.drop, bar, this.status, this.result));
+    this.#root.append(style, make("div", { class: "all" }, this.drop, bar, this.status, this.#python.bar, this.result));
   }
 
   async #open(file) {

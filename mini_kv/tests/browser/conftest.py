@@ -135,7 +135,7 @@ KEPT_PYTHON = """(() => {
       this.real.onmessage = ({ data }) => {
         if (data.type === "ready") this.ready = true;
         else if (data.type === "broken") this.ready = false;
-        else if (!["progress", "begins", "ended"].includes(data.type)) this.numAsked -= 1;
+        else if (!["loading", "progress", "begins", "ended"].includes(data.type)) this.numAsked -= 1;
         this.onmessage?.({ data });
       };
       this.real.onerror = (event) => { this.ready = false; this.onerror?.(event); };

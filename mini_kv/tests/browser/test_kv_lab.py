@@ -842,6 +842,52 @@ def test_without_the_editor_a_plain_field_does(site, serve, open_page):
     assert wait_for_result(page).startswith("Passed: 50 of 50")
 
 
+# Loading ------------------------------------------------------------------------------------------------------------
+
+
+def names_of(requests):
+    """Return the files that a page asked for, in order, without their folders."""
+    return [urlsplit(url).path.rpartition("/")[2] for url in requests]
+
+
+def test_while_python_loads_a_bar_says_how_much_of_it_is_here(open_lab):
+    page = open_lab()
+    assert not page.locator(".loading").is_visible()
+    button(page, "Run").click()
+    page.locator(".loading", has_text=re.compile(r"^\d+\.\d / \d+\.\d MB$")).wait_for()
+    wait_for_result(page)
+    assert not page.locator(".loading").is_visible()
+    loaded, all_of_it = page.locator(".loading").text_content().removesuffix(" MB").split(" / ")
+    assert loaded == all_of_it
+
+
+def test_what_a_run_does_not_need_is_loaded_when_a_learner_imports_it(open_lab):
+    """A module of Python's library that no lab imports: also a package's submodule, and one that does not exist."""
+    page = open_lab()
+    asked = []
+    page.context.on("request", lambda request: asked.append(request.url))
+    assert run(page, f"import json, email.message\n{solution()}").startswith("Passed: 50 of 50")
+    assert "rest.zip.xz" not in names_of(asked)
+    assert run(page, f"import colorsys, xml.sax.saxutils\n{solution()}").startswith("Passed: 50 of 50")
+    assert run(page, f"import wave\n{solution()}").startswith("Passed: 50 of 50")
+    assert names_of(asked).count("rest.zip.xz") == 1
+    run(page, "import numpy\n")
+    assert "ModuleNotFoundError" in "\n".join(brief(page))
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_who_begins_to_write_finds_python_loading_unless_they_save_data(open_lab, saves):
+    script = f"Object.defineProperty(navigator, 'connection', {{ value: {{ saveData: {str(saves).lower()} }} }});"
+    page = open_lab(init_script=script)
+    workers = []
+    page.on("worker", lambda worker: workers.append(worker.url))
+    page.locator("kv-lab .keys").click()
+    assert workers == []
+    page.locator(".cm-content").click()
+    page.wait_for_timeout(300)
+    assert names_of(workers) == ([] if saves else ["kv_lab_worker.js"])
+
+
 # Stillness ----------------------------------------------------------------------------------------------------------
 
 SHIFTS = """globalThis.shifts = [];

@@ -114,7 +114,7 @@ svg .cell.held text{fill:var(--ink)}
 .bubble b{color:var(--who)}
 .paid{display:flex;flex-wrap:wrap;align-items:center;gap:0 8px}
 .meter{flex:1 1 80px;display:flex;gap:1px;min-width:60px}
-.meter i{flex:1 1 0;height:9px;border:1px solid var(--who);opacity:.55}
+.meter i{flex:1 1 0;height:9px;box-shadow:inset 0 0 0 1px var(--who);opacity:.55}
 .meter i.later{opacity:.2}
 .meter i.done{background:var(--who);opacity:1}
 .meter.new i.done{animation:paid .1s calc(min(60ms*var(--i),1.9s)) both}
