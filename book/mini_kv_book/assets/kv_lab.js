@@ -360,6 +360,7 @@ class KvLab extends HTMLElement {
     const { state, test = longest(answer.tests) } = answer.card;
     const told = ["pass", "fail"].includes(state) && answer.tests[test].calls > 0;
     this.figure.toggleAttribute("awaited", told && state === "pass"); // what follows it need not move
+    this.picture?.toggleAttribute("awaited", told);
     if (told) this.#askStory(test);
     this.#nameInIssue();
   }
@@ -782,9 +783,9 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: 100%; bo
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }
 .squares { display: flex; flex-wrap: wrap; gap: .1em 1.2em; align-items: center; width: 100%; min-height: 1.4em }
-.strip { display: flex; flex-wrap: wrap; gap: 3px }
+.strip { display: flex; flex-wrap: wrap; gap: 3px; min-height: 16px }
 .strip:empty + .legend { visibility: hidden }
-.legend { display: flex; flex-wrap: wrap; gap: 0 .9em; margin: 0; font-size: .8em; color: var(--todo) }
+.legend { width: 100%; display: flex; flex-wrap: wrap; gap: 0 .9em; margin: 0; font-size: .8em; color: var(--todo) }
 .legend span { display: flex; gap: .35em; align-items: center }
 .squares i { width: 13px; height: 13px; border: 1.5px solid var(--todo); border-radius: 2px; --cross: transparent 42%, var(--bg) 42% 58%, transparent 58% }
 .squares [data-state=pass] { background: var(--pass); border-color: var(--pass) }
@@ -816,7 +817,8 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .of { font-size: .85em; color: var(--todo) }
 .seen { display: flex; flex-wrap: wrap; gap: .2em 1em }
 .facts { flex: 1 1 15em; min-width: 0 }
-.picture { flex: 1 1 17em; min-width: 0; max-width: 26em; min-height: 8em }
+.picture { flex: 1 1 17em; min-width: 0; max-width: 26em }
+.picture[awaited] { min-height: 17em }
 .figure[awaited] { min-height: 32em } /* as tall as the run that is played there */
 .picture svg { display: block; width: 100%; filter: var(--kv-still-filter, none) }
 .asks { font-weight: 600 }

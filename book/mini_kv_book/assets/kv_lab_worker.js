@@ -31,7 +31,7 @@ async function start() {
     archives.push(Promise.resolve(archives.at(-1) ?? wasmIsHere).then(async () => (await download(name)).arrayBuffer()));
   }
   const pyodide = await loadPyodide({ indexURL: HERE, stdLibURL: HERE + "stdlib.zip" });
-  pyodide.globals.set("load_rest", loadRest);
+  pyodide.globals.set("load_now", loadNow);
   pyodide.runPython(SET_UP);
   const unpack = pyodide.globals.get("unpack");
   for (const archive of archives) unpack(new Uint8Array(await archive));
@@ -61,10 +61,10 @@ async function download(name, type = "application/octet-stream", packing = undef
   return new Response(body, { headers: { "Content-Type": type } });
 }
 
-/** The rest of Python's library, for an import that waits: a worker may. */
-function loadRest() {
+/** An archive for an import that waits: a worker may. */
+function loadNow(name) {
   const request = new XMLHttpRequest();
-  request.open("GET", HERE + "rest.zip.xz", false);
+  request.open("GET", HERE + name, false);
   request.responseType = "arraybuffer";
   request.send();
   return new Uint8Array(request.response);
@@ -77,22 +77,24 @@ def unpack(archive):
     zipfile.ZipFile(io.BytesIO(lzma.decompress(archive.to_py()))).extractall("/course")
 
 class Library:
-    """Finds modules of the library with which Python did not start, and loads the rest when it is asked for."""
+    """Finds modules of the library with which Python did not start, and loads what only some labs import."""
     rest = None
 
     def find_spec(self, name, path=None, target=None):
-        folder = "/course/library/" + "/".join(name.split(".")[:-1])
-        spec = importlib.machinery.PathFinder.find_spec(name, [folder])
         if self.rest is None:
             with open("/course/rest.txt", encoding="utf-8") as names:
                 self.rest = set(names.read().split())
-        if spec is not None or name not in self.rest:
-            return spec
-        self.rest = set()
-        unpack(load_rest())
-        importlib.invalidate_caches()
-        return importlib.machinery.PathFinder.find_spec(name, [folder, *(path or sys.path)])
+        folders = ["/course/library/" + "/".join(name.split(".")[:-1]), *(path or sys.path)]
+        for archive in (None, "rest.zip.xz" if name in self.rest else "pages.zip.xz" if name.startswith("mini_kv.") else None):
+            if archive is not None and archive not in loaded:
+                loaded.add(archive)
+                unpack(load_now(archive))
+                importlib.invalidate_caches()
+            if spec := importlib.machinery.PathFinder.find_spec(name, folders):
+                return spec
+        return None
 
+loaded = set()
 sys.dont_write_bytecode = True  # two edits in one second would look alike
 sys.path[:0] = ["/course", "/course/packages"]
 sys.meta_path.append(Library())
