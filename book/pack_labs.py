@@ -134,7 +134,7 @@ def archives() -> dict[str, Files]:
     importlib.import_module("puzzle_page").look("twins", [])
     importlib.import_module("plan_page").answer('{"model": "qwen-3.5-4b", "prompt-tokens": "480"}')
     importlib.import_module("play_page")
-    of_pages = imported("/lib/python314.zip/")
+    of_pages, course_of_pages = imported("/lib/python314.zip/"), imported("/course/")
     answer = json.loads(importlib.import_module("lab_page").run("lab-05", "", lambda test, state: None))
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
@@ -150,10 +150,18 @@ def archives() -> dict[str, Files]:
         packed[where][name if where == "stdlib" else f"library/{name}"] = data
     for name, data in files.items():
         unused = name.startswith("packages/") and name.endswith(".pyc") and name not in packages
-        where = "tests" if _OF_TESTS.match(name) else "pages" if _OF_PAGES.match(name) else "course"
+        of_tests = _OF_TESTS.match(name) and source_of(name) not in course_of_pages
+        where = "tests" if of_tests else "pages" if _OF_PAGES.match(name) else "course"
         packed["rest" if unused else where][name] = data
-    packed["course"]["rest.txt"] = "\n".join(module_names(packed["rest"])).encode()
+    elsewhere = ("pages", "tests", "rest")
+    found = [f"{name} {archive}.zip.xz" for archive in elsewhere for name in module_names(packed[archive])]
+    packed["course"]["archives.txt"] = "\n".join(found).encode()
     return packed
+
+
+def source_of(name: str) -> str:
+    """Return the source file of bytecode, and any other name unchanged."""
+    return importlib.util.source_from_cache(name) if "__pycache__/" in name else name
 
 
 def imported(folder: str) -> set[str]:
@@ -165,7 +173,7 @@ def imported(folder: str) -> set[str]:
 def module_names(files: Files) -> Iterator[str]:
     """Yield the names of the modules in these files."""
     for name in files:
-        if name.endswith((".py", ".pyc")):
+        if name.endswith((".py", ".pyc")) and "__pycache__/" not in name:
             yield re.sub(r"^(library|packages)/|(/__init__)?\.pyc?$", "", name).replace("/", ".")
 
 

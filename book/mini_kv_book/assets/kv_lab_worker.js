@@ -34,7 +34,7 @@ async function start() {
   pyodide.globals.set("load_now", loadNow);
   pyodide.runPython(SET_UP);
   const unpack = pyodide.globals.get("unpack");
-  for (const archive of archives) unpack(new Uint8Array(await archive));
+  for (const [i, archive] of archives.entries()) unpack(ARCHIVES[i], new Uint8Array(await archive));
   postMessage({ type: "progress", words: self.name === "lab_page" ? "starting pytest" : "starting mini_kv" });
   const page = pyodide.pyimport(self.name);
   pyodide.runPython("gc.freeze()"); // what is loaded now stays: no run need look through it again
@@ -73,23 +73,23 @@ function loadNow(name) {
 const SET_UP = `
 import gc, importlib.machinery, io, lzma, os, sys, zipfile
 
-def unpack(archive):
+def unpack(name, archive):
+    loaded.add(name)
     zipfile.ZipFile(io.BytesIO(lzma.decompress(archive.to_py()))).extractall("/course")
 
 class Library:
-    """Finds modules of the library with which Python did not start, and loads what only some labs import."""
-    rest = None
+    """Finds modules of the library with which Python did not start, and loads the archives that few pages need."""
+    archive_of = None
 
     def find_spec(self, name, path=None, target=None):
-        if self.rest is None:
-            with open("/course/rest.txt", encoding="utf-8") as names:
-                self.rest = set(names.read().split())
+        if self.archive_of is None:
+            with open("/course/archives.txt", encoding="utf-8") as lines:
+                self.archive_of = dict(line.split() for line in lines)
         folders = ["/course/library/" + "/".join(name.split(".")[:-1]), *(path or sys.path)]
-        for archive in (None, "rest.zip.xz" if name in self.rest else "pages.zip.xz" if name.startswith("mini_kv.") else None):
+        for archive in (None, self.archive_of.get(name)):
             if archive is not None and archive not in loaded:
-                loaded.add(archive)
-                unpack(load_now(archive))
-                importlib.invalidate_caches()
+                unpack(archive, load_now(archive))
+                sys.path_importer_cache.clear()
             if spec := importlib.machinery.PathFinder.find_spec(name, folders):
                 return spec
         return None
