@@ -160,7 +160,8 @@ def test_two_texts_share_a_beginning_and_are_written(show):
 def test_without_a_hit_the_end_says_so(show):
     page = show("#a=Blocks%20are%20free.&max_tokens=8")
     run_to_the_end(page)
-    assert status(page) == "Nothing was found in the cache: no text begins with a whole block of another one. Send another text."
+    sentence = "Nothing was found in the cache: no text begins with a whole block of another one."
+    assert status(page) == f"{sentence} Send another text."
 
 
 def test_the_pool_is_drawn_before_the_first_step_and_follows_its_slider(show):
