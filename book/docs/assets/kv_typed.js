@@ -8,7 +8,7 @@
   /** A word: a letter of a script without blanks, or all up to the next blank or such a letter. */
   const ALONE = "\\p{sc=Han}\\p{sc=Hiragana}\\p{sc=Katakana}\\p{sc=Thai}";
   const WORD = new RegExp(`[${ALONE}]|[^\\s${ALONE}]+`, "gu");
-  const SCENE = 4500; // ms
+  const SCENE = 6000; // ms
   /** Safari refuses more than 100 new addresses in 30 s. In ms. */
   const BETWEEN_ADDRESSES = 400;
 
@@ -120,7 +120,7 @@
   let timer = 0;
 
   /** The fields have the names that the page "Play" gives them. */
-  const address = () => `#${new URLSearchParams({ a: boxes[0].value, b: boxes[1].value })}`;
+  const address = (more = {}) => `#${new URLSearchParams({ a: boxes[0].value, b: boxes[1].value, ...more })}`;
 
   function write() {
     clearTimeout(timer);
@@ -200,7 +200,7 @@
   page.addEventListener("pointerdown", (event) => event.target !== play && roll(false));
   play.addEventListener("click", () => roll(!film));
   copy.addEventListener("click", copied);
-  onward.addEventListener("click", () => (onward.href = `${onward.href.split("#")[0]}${address()}`));
+  onward.addEventListener("click", () => (onward.href = `${onward.href.split("#")[0]}${address({ block_size: String(BLOCK) })}`));
   addEventListener("hashchange", () => take() && show());
 
   const isOwn = take() || boxes.some((box) => box.value !== box.defaultValue); // written before this script was there

@@ -432,6 +432,7 @@ class KvPlay extends HTMLElement {
   // ---- The address -------------------------------------------------------------------------------------------------------
 
   #keepAddress() {
+    if (!this.isConnected) return; // a step that was under way when the element left its page
     const changed = Object.entries(this.#levers).filter(([name, value]) => value !== this.#about.levers[name]);
     const fields = { ...Object.fromEntries(changed), ...(this.#model !== "tiny" && { model: this.#model }) };
     for (const name of BOXES) if (this.boxes[name].words.value) fields[name] = this.boxes[name].words.value;

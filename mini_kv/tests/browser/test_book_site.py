@@ -677,7 +677,7 @@ SHIFT = """() => new Promise((done) => {
   new PerformanceObserver((list) => {
     for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
   }).observe({ type: 'layout-shift', buffered: true });
-  setTimeout(() => done(sum), 5000);  // the first scene, and the change to the second
+  setTimeout(() => done(sum), 6500);  // the first scene, and the change to the second
 })"""
 SHIFT_SINCE = """(mark) => new Promise((done) => {
   const [{ startTime }] = performance.getEntriesByName(mark);

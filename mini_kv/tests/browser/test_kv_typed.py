@@ -256,7 +256,7 @@ def test_the_texts_go_on_to_play(show):
     link = page.locator(".onward")
     link.evaluate("link => link.addEventListener('click', (event) => event.preventDefault())")
     link.click()
-    assert link.get_attribute("href").endswith("#a=a+%26+b&b=c%23d")
+    assert link.get_attribute("href").endswith("#a=a+%26+b&b=c%23d&block_size=4")
 
 
 def test_an_address_that_is_opened_on_the_page_changes_the_texts(show):
