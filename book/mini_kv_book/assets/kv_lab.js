@@ -156,9 +156,9 @@ class KvLab extends HTMLElement {
     bar.append(this.run, this.stop, this.predict, this.hint, rarely);
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results; the status says them
-    const squares = make("div", { class: "squares" }, this.#python.bar, this.strip, this.#legend());
+    const squares = make("div", { class: "squares" }, this.#python.bar, this.strip);
     const said = make("div", { class: "said" }, this.status, squares);
-    this.below = make("div", { class: "below" }, this.notice, said, this.panel, this.result, this.keys);
+    this.below = make("div", { class: "below" }, this.notice, said, this.panel, this.result, this.#legend(), this.keys);
     all.append(this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
@@ -784,13 +784,13 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: 100%; bo
 .status { font-weight: 600; margin: 0 }
 .squares { display: flex; flex-wrap: wrap; gap: .1em 1.2em; align-items: center; width: 100%; min-height: 1.4em }
 .strip { display: flex; flex-wrap: wrap; gap: 3px; min-height: 16px }
-.strip:empty + .legend { visibility: hidden }
-.legend { width: 100%; display: flex; flex-wrap: wrap; gap: 0 .9em; margin: 0; font-size: .8em; color: var(--todo) }
+.below:not(:has(.strip > i)) .legend, .result:empty + .legend { display: none }
+.legend { display: flex; flex-wrap: wrap; gap: 0 .9em; margin: .6em 0 0; font-size: .8em; color: var(--todo) }
 .legend span { display: flex; gap: .35em; align-items: center }
-.squares i { width: 13px; height: 13px; border: 1.5px solid var(--todo); border-radius: 2px; --cross: transparent 42%, var(--bg) 42% 58%, transparent 58% }
-.squares [data-state=pass] { background: var(--pass); border-color: var(--pass) }
-.squares [data-state=fail] { border-color: var(--fail); background: linear-gradient(45deg, var(--cross)), linear-gradient(-45deg, var(--cross)), var(--fail) }
-.squares [data-state=wait] { border-color: var(--wait); background: linear-gradient(0deg, var(--wait) 50%, transparent 50%) }
+:is(.strip, .legend) i { width: 13px; height: 13px; border: 1.5px solid var(--todo); border-radius: 2px; --cross: transparent 42%, var(--bg) 42% 58%, transparent 58% }
+:is(.strip, .legend) [data-state=pass] { background: var(--pass); border-color: var(--pass) }
+:is(.strip, .legend) [data-state=fail] { border-color: var(--fail); background: linear-gradient(45deg, var(--cross)), linear-gradient(-45deg, var(--cross)), var(--fail) }
+:is(.strip, .legend) [data-state=wait] { border-color: var(--wait); background: linear-gradient(0deg, var(--wait) 50%, transparent 50%) }
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }

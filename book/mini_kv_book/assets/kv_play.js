@@ -539,7 +539,7 @@ dd { margin: 0; font-weight: 650 }
 .box .bar .small { flex: 1 1 9em; margin: 0 }
 .said { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .95em }
 .said strong { display: block; color: var(--accent) }
-.said strong:not(:empty)::before { content: "The model continues (invented):"; display: block; color: var(--todo); font: 400 .85em var(--kv-sans, system-ui, sans-serif) }
+.said strong:not(:empty)::before { content: "The model continues (invented):"; display: block; color: var(--todo); font: 400 .85em/1.765 var(--kv-sans, system-ui, sans-serif) } /* as high as a line of the text */
 mark { background: light-dark(#cfeee3, #0b4a3a); color: inherit; border-bottom: 2px solid var(--pass) }
 textarea { width: 100%; font: inherit; font-size: .9em; color: inherit; background: var(--bg); border: 1px solid var(--line); border-radius: 4px; padding: .4em; resize: vertical; field-sizing: content; min-height: 2.2em; max-height: 9em }
 textarea::placeholder { color: var(--todo) }
@@ -562,7 +562,7 @@ input[type=range] { padding: 0; accent-color: var(--accent) }
   .chosen { flex-wrap: nowrap } .chosen select { width: 0; flex: 3 } .chosen select + select { flex: 1 }
   .hands .bar { flex-wrap: nowrap; gap: 5px } .hands button { flex: 1 1 auto; padding: .2em; min-width: 0; min-height: 44px }
   .texts > .small { margin: 0 }
-  .said { max-height: 8em; overflow-y: auto }
+  .said { max-height: 7.5em; overflow-y: auto } /* five lines */
   .running > textarea:placeholder-shown, .running > .primary { display: none } /* a running text takes no words */
   .box > .primary { min-height: 44px } }`;
 
