@@ -440,6 +440,11 @@ def test_the_whole_book_is_a_page_without_scripts_that_keeps_its_links_inside(si
     )
 
 
+def test_the_whole_book_shows_no_field_that_nothing_answers(book_url, open_page):
+    page = open_page(book_url + "whole.html")
+    assert page.locator("textarea:visible").count() == 0
+
+
 def test_on_paper_a_figure_is_the_step_that_tells_most_and_its_story_in_words(book_url, open_page):
     page = open_page(book_url + "chapters/07-share-free-revive-evict/")
     page.emulate_media(media="print")
