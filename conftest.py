@@ -7,7 +7,7 @@ import pytest
 FEW = ("audit", "book", "browser", "notebooks", "prose")
 """Marks of which few files have one. Each has a command of its own, such as `make e2e`."""
 
-pytest_plugins = ["mini_kv.labkit.plugin", "mini_kv.tests.skips"]
+pytest_plugins = ["mini_kv.course.labkit.plugin", "mini_kv.tests.skips"]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

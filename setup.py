@@ -14,7 +14,7 @@ from setuptools.command.editable_wheel import editable_wheel
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
-LABS = "mini_kv/labkit/labs.zip"
+LABS = "mini_kv/course/labkit/labs.zip"
 """The student's tree without the files of the package itself. `mini-kv labs` writes both into a folder."""
 
 
@@ -23,7 +23,7 @@ def carry_labs(built: Path) -> None:
     if not (ROOT / ".git").exists() or not (ROOT / "solutions").is_dir():
         return
     sys.path.insert(0, str(ROOT))
-    from mini_kv.labkit.grading.release import release
+    from mini_kv.course.grading.release import release
 
     with tempfile.TemporaryDirectory() as folder, ZipFile(built / LABS, "w", ZIP_DEFLATED) as archive:
         tree = Path(folder) / "tree"

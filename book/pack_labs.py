@@ -34,11 +34,14 @@ _OF_ALL = (
     "progress_line",
     "strict_json",
     "typed_numbers",
+    "course/__init__",
+    "labkit/__init__",
     "tests/skips",
 )
 PARTS = ("conftest.py", "pyproject.toml", *(f"mini_kv/{name}.py" for name in _OF_ALL))
-PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
-_OF_PLAY = ("lessons/__init__", "lessons/play", "serve/__init__", "serve/live_story")
+_OF_COURSE = ("labkit", "given", "finale", "questions", "commands")
+PACKAGES = ("core", "policy", "events", "viz", *(f"course/{name}" for name in _OF_COURSE), "planning")
+_OF_PLAY = ("course/lessons/__init__", "course/lessons/play", "serve/__init__", "serve/live_story")
 _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
 """Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
 _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
@@ -46,8 +49,10 @@ _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
-_OF_TESTS = re.compile(r"packages/|labs/|mini_kv/labkit/|conftest\.py|(__pycache__/)?(lab|finale)_page\.")
-_OF_PAGES = re.compile(r"mini_kv/(traces|planning|lessons|serve|engine)/|(__pycache__/)?\w+_page\.")
+_OF_TESTS = re.compile(
+    rf"packages/|labs/|mini_kv/course/({'|'.join(_OF_COURSE)})/|conftest\.py|(__pycache__/)?(lab|finale)_page\."
+)
+_OF_PAGES = re.compile(r"mini_kv/(traces|planning|course/lessons|serve|engine)/|(__pycache__/)?\w+_page\.")
 Files = dict[str, bytes]
 
 
@@ -55,7 +60,7 @@ def course() -> Files:
     """Return the course's files: those of mini_kv with its puzzles, and of every lab that needs no more than pytest."""
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
-        paths += [path for path in (_REPO / "mini_kv" / package).rglob("*.py") if path.parent.name != "grading"]
+        paths += (_REPO / "mini_kv" / package).rglob("*.py")
     paths += [path for path in (_REPO / "mini_kv/traces").rglob("*.py") if path.parent.name != "commands"]
     paths += [_REPO / f"mini_kv/traces/commands/{name}.py" for name in ("__init__", "why_command")]
     paths += _REPO.glob("mini_kv/traces/session-*.jsonl")
@@ -76,7 +81,7 @@ def course() -> Files:
 
 
 def closed() -> set[str]:
-    """Return the labs that `book/course.toml` does not show today; `mini_kv.labkit.course` reads the same."""
+    """Return the labs that `book/course.toml` does not show today; `course_settings` of labkit reads the same."""
     file = _REPO / "book/course.toml"
     labs = tomllib.loads(file.read_text(encoding="utf-8"))["labs"] if file.is_file() else {}
     return {*labs.get("hidden", ()), *(lab for lab, day in labs.get("opens", {}).items() if day > date.today())}

@@ -30,23 +30,23 @@ class Verb(NamedTuple):
 
 LEARN, ENGINE, SERVER, CLASS, MORE = "learn", "your engine", "your server", "your class", "more"
 VERBS = {
-    "story": Verb(LEARN, "play a scenario, or a lab's test, step by step", "labkit.commands"),
-    "puzzle": Verb(LEARN, "reach a goal with a few calls to the cache", "labkit.commands"),
-    "labs": Verb(LEARN, "write the labs into a folder, where mini_kv is installed", "labkit.commands"),
-    "run": Verb(LEARN, "test your file of a lab: the first failure, and how many more", "labkit.commands"),
-    "hint": Verb(LEARN, "a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
-    "predict": Verb(LEARN, "a lab's questions, to be answered before you run it", "labkit.commands"),
-    "status": Verb(LEARN, "your progress in every lab", "labkit.commands"),
-    "reset": Verb(LEARN, "restore a lab's starter; a copy of your file is kept", "labkit.commands"),
-    "questions": Verb(LEARN, "five questions about your own engine, answered by its run", "labkit.commands"),
-    "generate": Verb(ENGINE, "let a model write, and watch the blocks fill", "labkit.commands"),
+    "story": Verb(LEARN, "play a scenario, or a lab's test, step by step", "course.commands"),
+    "puzzle": Verb(LEARN, "reach a goal with a few calls to the cache", "course.commands"),
+    "labs": Verb(LEARN, "write the labs into a folder, where mini_kv is installed", "course.commands"),
+    "run": Verb(LEARN, "test your file of a lab: the first failure, and how many more", "course.commands"),
+    "hint": Verb(LEARN, "a hint for a function of a lab; the next time, a plainer one", "course.commands"),
+    "predict": Verb(LEARN, "a lab's questions, to be answered before you run it", "course.commands"),
+    "status": Verb(LEARN, "your progress in every lab", "course.commands"),
+    "reset": Verb(LEARN, "restore a lab's starter; a copy of your file is kept", "course.commands"),
+    "questions": Verb(LEARN, "five questions about your own engine, answered by its run", "course.commands"),
+    "generate": Verb(ENGINE, "let a model write, and watch the blocks fill", "course.commands"),
     "serve": Verb(
         ENGINE,
         "serve OpenAI's API, with a page that shows the cache at work",
         "serve",
-        "mini_kv.labkit.own_engine.served:parts_of_labs",
+        "mini_kv.course.finale.served:parts_of_labs",
     ),
-    "finale": Verb(ENGINE, "a rush hour through your parts of the labs, compared step by step", "labkit.commands"),
+    "finale": Verb(ENGINE, "a rush hour through your parts of the labs, compared step by step", "course.commands"),
     "why": Verb(SERVER, "how long a model's blocks are, and what prompts can find at best", "traces.commands"),
     "plan": Verb(SERVER, "groups, blocks and concurrency of a model in a given memory", "planning"),
     "explain": Verb(SERVER, "why tokens of a trace were not found, one cause per row", "traces.commands"),
@@ -55,15 +55,15 @@ VERBS = {
     "session": Verb(SERVER, "where a coding agent's prompt cache broke, turn by turn", "traces.commands"),
     "attach": Verb(SERVER, "watch the cache of a running engine, ours or vLLM's", "serve"),
     "verify": Verb(SERVER, "any engine against vLLM's recorded answers, call by call", "verify"),
-    "grade": Verb(CLASS, "grade a folder of hand-ins, each lab in its own process", "labkit.commands"),
-    "class": Verb(CLASS, "a gradebook, and the beliefs of a class", "labkit.commands"),
-    "release": Verb(CLASS, "a student's tree, or files for Gradescope and Classroom 50", "labkit.commands"),
-    "watch": Verb(MORE, "test a lab again whenever you save your file", "labkit.commands"),
+    "grade": Verb(CLASS, "grade a folder of hand-ins, each lab in its own process", "course.commands"),
+    "class": Verb(CLASS, "a gradebook, and the beliefs of a class", "course.commands"),
+    "release": Verb(CLASS, "a student's tree, or files for Gradescope and Classroom 50", "course.commands"),
+    "watch": Verb(MORE, "test a lab again whenever you save your file", "course.commands"),
     "league": Verb(MORE, "eviction policies side by side on a trace", "traces.commands"),
     "trace": Verb(MORE, "fetch a published trace, or make one from a seed", "traces.commands"),
-    "doctor": Verb(MORE, "the installed and the missing packages on this machine", "labkit.commands"),
-    "gpu-report": Verb(MORE, "measure the kernels on your GPU, and write one file to send", "labkit.commands"),
-    "address": Verb(MORE, "write your repository's address into every file that has one", "labkit.commands"),
+    "doctor": Verb(MORE, "the installed and the missing packages on this machine", "course.commands"),
+    "gpu-report": Verb(MORE, "measure the kernels on your GPU, and write one file to send", "course.commands"),
+    "address": Verb(MORE, "write your repository's address into every file that has one", "course.commands"),
 }
 """All verbs, in the order in which they are printed: group by group."""
 ALL_VERBS = "mini-kv --help"
@@ -158,7 +158,7 @@ def _unknown(verb: str) -> str:
 
     if verb != "play":
         return f"there is no verb {shown(verb)}; {choices(verb, list(VERBS), ALL_VERBS)}"
-    from mini_kv.labkit.course import play_address
+    from mini_kv.course.labkit.course_settings import play_address
 
     return f"Play is a page of the book: {play_address(Path.cwd())}. In a terminal: mini-kv generate 'A block is'"
 

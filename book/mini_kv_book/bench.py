@@ -6,7 +6,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
-from mini_kv.labkit.lab import place_of
+from mini_kv.course.labkit.lab import place_of
 from mini_kv_book.places import ROOT, anchor_of
 
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
@@ -56,7 +56,7 @@ def _below(titles: list[str]) -> str:
 def contract(lab: str) -> list[str]:
     """Return one sentence on the effect of each function of the lab, and the first example of a function."""
     functions = tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))["function"]
-    starter = (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
+    starter = (ROOT / "mini_kv" / "course" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
     told = docstrings_of(starter)
     paragraphs = [[" ".join(part.split()) for part in told[one["name"]].split("\n\n")] for one in functions]
     lines = [f"- `{one['signature']}`<br>{first}" for one, (first, *_) in zip(functions, paragraphs, strict=True)]

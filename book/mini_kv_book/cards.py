@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from mini_kv.lessons.instrument import STYLE
+from mini_kv.course.lessons.instrument import STYLE
 from mini_kv_book.kept import kept
 from mini_kv_book.taught import chapter_of
 

@@ -1,14 +1,14 @@
 """The fence kv-claims: claims to judge, true or false, each with its proof.
 
-The fence holds questions in the form of `mini_kv/lessons/predictions.toml`. A question's id is the anchor of a section
-of the errata. That section's code runs again for this page, and is shown with its output. Without scripts, the reader
-sees all claims, each with a fold that has the answer and the proof.
+The fence holds questions in the form of `mini_kv/course/lessons/predictions.toml`. A question's id is the anchor of a
+section of the errata. That section's code runs again for this page, and is shown with its output. Without scripts, the
+reader sees all claims, each with a fold that has the answer and the proof.
 """
 
 from html import escape
 from typing import Any
 
-from mini_kv.lessons.predict import Question
+from mini_kv.course.lessons.predict import Question
 from mini_kv_book.errata import Section, questions, section_of
 from mini_kv_book.fences import fence as as_fence
 from mini_kv_book.fences import run_and_show

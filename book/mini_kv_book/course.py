@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv import __version__
-from mini_kv.labkit.course import FILE, Course, load_course
+from mini_kv.course.labkit.course_settings import FILE, Course, load_course
 from mini_kv_book.places import ROOT, repository_url
 
 CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "book/mkdocs.yml", "notebooks")

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from mini_kv.lessons.predict import Question, parsed
+from mini_kv.course.lessons.predict import Question, parsed
 from mini_kv_book.places import DOCS
 from mini_kv_book.runs import FenceError
 

@@ -14,7 +14,7 @@ from markdown.preprocessors import Preprocessor
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.exceptions import BuildError
 
-from mini_kv.lessons import instrument
+from mini_kv.course.lessons import instrument
 from mini_kv.viz.figure import script
 from mini_kv_book.bench import arranged, nothing_to_install
 from mini_kv_book.course import closed_sentence

@@ -12,7 +12,7 @@ kv-source   a dotted symbol: its source text, in lines that the column holds. `f
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
 kv-chart    Python that ends with a chart: the chart, and the code behind a fold. It shares the names of `kv-python`
-kv-instrument  Python that ends with an instrument of `mini_kv.lessons.instruments`: the picture and its controls. It
+kv-instrument  Python that ends with an instrument of `course.lessons.instruments`: the picture and its controls. It
             shares the names of `kv-python`
 kv-output   one `mini-kv ...` command: the command, and what it printed
 
@@ -31,8 +31,8 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
+from mini_kv.course.lessons.instrument import STYLE
 from mini_kv.events.scenario import ScenarioError, load_scenario
-from mini_kv.lessons.instrument import STYLE
 from mini_kv.viz.figure import beside, fragment, story_data
 from mini_kv.viz.still import svg
 from mini_kv_book.kept import Cells, result_of, uses_stored
@@ -98,7 +98,7 @@ def code(text: str, language: str) -> str:
 def kv_story(body: str, md: Any) -> str:
     """Draw the scenario of that name, in the language of the page.
 
-        passers-by by mini_kv.lessons.policies:play_seen_twice, used once goes first
+        passers-by by mini_kv.course.lessons.policies:play_seen_twice, used once goes first
 
     draws the steps of another player. The text after the comma is added to the title, to distinguish the two figures.
     """

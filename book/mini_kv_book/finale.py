@@ -5,7 +5,7 @@ It has no body. Without packed Python, or without scripts, the reader sees the c
 
 from typing import Any
 
-from mini_kv.labkit.lab import all_labs
+from mini_kv.course.labkit.lab import all_labs
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence
@@ -28,7 +28,9 @@ def element(size: int | None) -> str:
         {
             "id": lab.lab_id,
             "title": lab.title,
-            "starter": (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab.lab_id}.txt").read_text(encoding="utf-8"),
+            "starter": (ROOT / "mini_kv" / "course" / "labkit" / "starters" / f"{lab.lab_id}.txt").read_text(
+                encoding="utf-8"
+            ),
         }
         for lab in all_labs(ROOT)
         if lab.needs == "C" and any(part.goes_to for part in lab.parts) and not closed_sentence(lab.lab_id)

@@ -14,12 +14,12 @@ import tomllib
 from pathlib import Path
 
 from mini_kv import _HOMES
-from mini_kv.labkit.lab import place_of
+from mini_kv.course.labkit.lab import place_of
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
 
-PACKAGES = ("core", "events", "viz", "attention", "engine", "lessons", "training")
+PACKAGES = ("core", "events", "viz", "attention", "engine", "course/lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
 PARTS = {
     "Why": ("01", "02"),
@@ -114,10 +114,12 @@ def navigation() -> dict[str, list[str]]:
     Of the API first the front door, then the modules behind it, then the others, package by package.
     """
     public = [f"mini_kv.{home}" for home in _HOMES]
-    groups = {"Behind the front door": public} | {f"{package}, inside": [] for package in PACKAGES}
-    for name in modules():
-        if name not in public:
-            groups[f"{name.split('.')[1]}, inside"].append(name)
+    groups = {"Behind the front door": public}
+    for package in PACKAGES:
+        inside = f"mini_kv.{package.replace('/', '.')}."
+        groups[f"{Path(package).name}, inside"] = [
+            name for name in modules() if name.startswith(inside) and name not in public
+        ]
     api = ["      - api/index.md", "      - The front door: api/mini_kv.md"]
     for title, names in groups.items():
         api.append(f"      - {title}:")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from mini_kv.labkit.lab import Lab, load_lab
+from mini_kv.course.labkit.lab import Lab, load_lab
 
 RECORDING = Path(__file__).parents[1] / "data" / "kill_matrix.json"
 LABS = Path(__file__).parents[2] / "labs"
@@ -40,7 +40,7 @@ def load() -> dict[str, dict[str, Kill]]:
 
 def _kills_of(folder: Path) -> dict[str, Kill]:
     """Run the lab's audit and return its part of the matrix. Raises `ValueError` for a lab that is not sound."""
-    from mini_kv.labkit.audit import audit_lab, load_mutants  # with pytest, which the book's build does not need
+    from mini_kv.course.labkit.audit import audit_lab, load_mutants  # with pytest, which the book's build does not need
 
     audit = audit_lab(folder)
     if audit.findings:

@@ -66,7 +66,7 @@ def element(lab: str, size: int | None, lang: str = "en") -> str:
     """Return `<kv-lab>`. Without `size`, or if the lab needs more than Python and pytest, the page cannot run it."""
     folder = ROOT / "labs" / lab
     toml, hints, predict = (_read_toml(folder / f"{name}.toml") for name in ("lab", "hints", "predict"))
-    starter = (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
+    starter = (ROOT / "mini_kv" / "course" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
     here = runs_here(toml["needs"], size)
     about = {
         "points": toml["points"],

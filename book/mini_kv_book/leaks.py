@@ -16,7 +16,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from mini_kv.labkit.grading import solution_leaks as of_code
+from mini_kv.course.grading import solution_leaks as of_code
 from mini_kv_book.places import ROOT
 
 _READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".xz", ".whl"}

@@ -1,7 +1,7 @@
 """The fence kv-planes: the plans of one run, executed by PyTorch during the build and by JavaScript in the page.
 
-The body is one line of fields as in an address: levers of `mini_kv/lessons/play.py`, `model`, and the texts `a`, `b`
-and `c`. Without scripts, or without the packed model, the reader sees the plans and the words of PyTorch.
+The body is one line of fields as in an address: levers of `mini_kv/course/lessons/play.py`, `model`, and the texts `a`,
+`b` and `c`. Without scripts, or without the packed model, the reader sees the plans and the words of PyTorch.
 """
 
 from html import escape

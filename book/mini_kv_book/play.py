@@ -1,14 +1,14 @@
 """The fence kv-play: the engine in the page, with the reader's own texts.
 
 Each line of the fence is a case: fields as in an address, a bar, and words. The fields are the levers of
-`mini_kv/lessons/play.py`, `model`, and `a`, `b` and `c`, the texts of the boxes. The page opens on the first case.
-Without packed Python, or without scripts, the reader sees the texts and a command that serves the same model.
+`mini_kv/course/lessons/play.py`, `model`, and `a`, `b` and `c`, the texts of the boxes. The page opens on the first
+case. Without packed Python, or without scripts, the reader sees the texts and a command that serves the same model.
 """
 
 from html import escape
 from typing import Any
 
-from mini_kv.lessons.play import Levers
+from mini_kv.course.lessons.play import Levers
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv_book.assets.play_page import BOXES, MODELS, problem
 from mini_kv_book.fences import code

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
+from mini_kv.course.commands.puzzle_command import call_count, prompt_lines
 from mini_kv.events.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
-from mini_kv.labkit.commands.puzzle_command import call_count, prompt_lines
 from mini_kv.viz.figure import puzzle_data
 from mini_kv.viz.still import svg
 from mini_kv.viz.text import LEGEND

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
+from mini_kv.course.lessons.play import Levers
+from mini_kv.course.lessons.trusted import plain
 from mini_kv.events.scenario import load_scenario
-from mini_kv.lessons.play import Levers
-from mini_kv.lessons.trusted import plain
 from mini_kv.viz.figure import played_data, story_data
 from mini_kv_book.assets.play_page import BOXES, problem
 from mini_kv_book.places import ROOT
@@ -175,7 +175,7 @@ def run_planes(body: str) -> dict[str, Any]:
     given = dict(parse_qsl(body, strict_parsing=True))
     if said := problem(given):
         raise FenceError(said)
-    from mini_kv.lessons.torch_plane import recorded  # so that this module can be imported without torch
+    from mini_kv.course.lessons.torch_plane import recorded  # so that this module can be imported without torch
 
     texts = {name.upper(): given[name] for name in BOXES if name in given}
     return recorded(texts, given.get("model", "tiny"), Levers.of(given))

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mini_kv.course.finale.one_hour import engines_hour
+from mini_kv.course.lessons.tiers_in_letters import story
 from mini_kv.events.scenario import Scenario, ScenarioPlayer, load_scenario, scenario_from
-from mini_kv.labkit.own_engine.one_hour import engines_hour
-from mini_kv.lessons.tiers_in_letters import story
 from mini_kv.viz.figure import key_step, played_data, story_data
 from mini_kv.viz.still import svg
 from mini_kv.viz.story_json import Data

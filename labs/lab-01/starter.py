@@ -9,7 +9,7 @@ Run it from the repository's root:
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 def token_forwards(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int, int]:

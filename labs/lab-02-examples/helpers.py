@@ -1,7 +1,7 @@
 """What lab-02-examples needs: it runs a learner's examples on correct queues and on faulty ones."""
 
-from mini_kv.labkit.detective.examples import Examples
-from mini_kv.labkit.detective.queues import CORRECT_QUEUES, FAULTY_QUEUES, run_on_queue
+from mini_kv.course.given.examples import Examples
+from mini_kv.course.given.faulty_queues import CORRECT_QUEUES, FAULTY_QUEUES, run_on_queue
 
 EXAMPLES = Examples(
     noun="queue",

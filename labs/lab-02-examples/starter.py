@@ -22,8 +22,8 @@ Write a few examples: a queue, some calls, and an `assert` with the result that 
 accuses the queue. Make a new queue for each example, so that one fault does not hide another.
 """
 
-from mini_kv.labkit import todo
-from mini_kv.labkit.detective.queues import MakeQueue
+from mini_kv.course import todo
+from mini_kv.course.given.faulty_queues import MakeQueue
 
 
 def check_taking(make_queue: MakeQueue) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import BlockStateError, KVCacheError, OutOfBlocksError
-from mini_kv.labkit import LabTodo
-from mini_kv.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course import LabTodo
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 
 class QueueUnderTest:

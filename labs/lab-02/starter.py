@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError  # noqa: F401  (for your use)
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class FreeKVCacheBlockQueue:

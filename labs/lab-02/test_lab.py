@@ -10,9 +10,9 @@ import random
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import check_life, seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import check_life, seeds
 
 from .helpers import QueueUnderTest, Step, Watch, numbers, order, outcome, play, random_life
 

@@ -10,11 +10,11 @@ from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import InvariantViolationError, Violation
-from mini_kv.labkit import LabTodo, lives
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.labkit.lives import are_blocks, fails, ids_of, seeds
-from mini_kv.labkit.naive import NaiveTables
-from mini_kv.labkit.shrink import shrink
+from mini_kv.course.labkit import LabTodo, lives
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.course.labkit.lives import are_blocks, fails, ids_of, seeds
+from mini_kv.course.labkit.naive import NaiveTables
+from mini_kv.course.labkit.shrink import shrink
 
 Step = tuple[str, str, int]
 """What happens, to whom, and a number that each kind of step reads in its own way."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import BlockStateError  # noqa: F401  # free_blocks raises it
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class BlockPool:

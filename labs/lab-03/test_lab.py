@@ -4,8 +4,8 @@ A pool of 10 is block 0, the null block, and 1 to 9. A table is the list of the 
 """
 
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .helpers import Desk, compare_lives
 

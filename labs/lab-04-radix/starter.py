@@ -16,8 +16,8 @@ run). After each of your functions, whatever it returned or raised:
 
 from collections.abc import Sequence
 
-from mini_kv.labkit import todo
-from mini_kv.labkit.small_tree import SmallTree
+from mini_kv.course import todo
+from mini_kv.course.given.small_tree import SmallTree
 
 
 def match(tree: SmallTree, tokens: Sequence[int]) -> list[int]:

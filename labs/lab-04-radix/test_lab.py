@@ -8,9 +8,9 @@ tree.
 import random
 from functools import partial
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.lives import COMES, LEAVES, Step, check_life, random_life, seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.lives import COMES, LEAVES, Step, check_life, random_life, seeds
 
 from .helpers import Desk, Engine, letters
 

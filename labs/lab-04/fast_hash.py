@@ -23,8 +23,8 @@ from mini_kv.core.block_hash import HashFunction, get_hash_function, sha256
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.labkit import LabTodo
-from mini_kv.labkit.implementation import load_file
+from mini_kv.course import LabTodo
+from mini_kv.course.labkit.implementation import load_file
 
 ZERO_WORD = [3_916_289_246, 3_684_143_235]
 """The constant of the last pair's first word, bytes 16 to 23 of XXH3's default secret, as two tokens."""

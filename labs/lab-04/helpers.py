@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.implementation import load_file
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.implementation import load_file
 
 HashFunction = Callable[[bytes], bytes]
 Hasher = Callable[[Request], list[Any]]

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId
 from mini_kv.core.block_hash import ExtraKey, HashFunction, sha256
 from mini_kv.core.request import Request
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 def frame(*fields: bytes) -> bytes:

@@ -16,9 +16,9 @@ import pytest
 
 from mini_kv.core.block_hash import get_block_hash, get_group_id
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.lives import check_life, seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.lives import check_life, seeds
 
 from .helpers import (
     PARENT,

@@ -1,7 +1,7 @@
 """What lab-05-examples needs: it runs a learner's examples on correct versions and on faulty ones."""
 
-from mini_kv.labkit.detective.admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, run_on_version
-from mini_kv.labkit.detective.examples import Examples
+from mini_kv.course.given.examples import Examples
+from mini_kv.course.given.faulty_admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, run_on_version
 
 EXAMPLES = Examples(
     noun="version",

@@ -20,8 +20,8 @@ Write a few examples: a cache, some calls, and an `assert` with the result that 
 accuses the version. Make a new cache for each example, so that one fault does not hide another.
 """
 
-from mini_kv.labkit import todo
-from mini_kv.labkit.detective.admissions import MakeCache
+from mini_kv.course import todo
+from mini_kv.course.given.faulty_admissions import MakeCache
 
 
 def check_prefill(make_cache: MakeCache) -> None:

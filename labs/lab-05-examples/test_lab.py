@@ -3,8 +3,8 @@
 First your examples run on correct versions, which they must not accuse. Then they run on twelve faulty versions.
 """
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .helpers import accepts_all, catches
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.lives import free_queue, ids_of
-from mini_kv.labkit.small_pool import SmallPool
+from mini_kv.course.given.small_pool import SmallPool
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.lives import free_queue, ids_of
 
 
 class Desk:

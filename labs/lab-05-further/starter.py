@@ -16,8 +16,8 @@ of your functions, whatever it returned or raised:
 
 from collections.abc import Sequence
 
-from mini_kv.labkit import todo
-from mini_kv.labkit.small_pool import SmallPool
+from mini_kv.course import todo
+from mini_kv.course.given.small_pool import SmallPool
 
 
 def take(pool: SmallPool, num_blocks: int) -> list[int] | None:

@@ -8,7 +8,7 @@ Run it from the repository's root:
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import InvalidTokenError, RepeatedRequestError
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager
-from mini_kv.labkit.lives import (
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest, WatchedKVCacheManager
+from mini_kv.course.labkit.lives import (
     COMES,
     LEAVES,
     Step,
@@ -22,7 +22,7 @@ from mini_kv.labkit.lives import (
     seeds,
     table,
 )
-from mini_kv.labkit.naive import NaiveCache
+from mini_kv.course.labkit.naive import NaiveCache
 
 BLOCK_SIZE = 4
 PROMPT = list(range(32))
@@ -334,7 +334,7 @@ def test_hit_rate_ignores_lookups_that_admit_no_request(lab: LabUnderTest) -> No
     "prefill",
     stage="property",
     after="test_2_identical_prompt_shares_all_but_the_tail_block",
-    why="what the same cache does in plain lists; see NaiveCache in mini_kv/labkit/naive.py",
+    why="what the same cache does in plain lists; see NaiveCache in mini_kv/course/labkit/naive.py",
 )
 def test_random_traces_agree_with_a_naive_cache(lab: LabUnderTest) -> None:
     """Forty random lives of a small cache, each compared step by step with a model made of plain lists."""

@@ -13,9 +13,8 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.events.debug import manager_state
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
-from mini_kv.labkit.lives import (
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
+from mini_kv.course.labkit.lives import (
     COMES,
     LEAVES,
     Step,
@@ -29,7 +28,8 @@ from mini_kv.labkit.lives import (
     seeds,
     table,
 )
-from mini_kv.labkit.naive import NaiveCache
+from mini_kv.course.labkit.naive import NaiveCache
+from mini_kv.events.debug import manager_state
 
 NEED = "KVCacheManager.get_num_blocks_to_allocate"
 ALLOCATE = "KVCacheManager.allocate_slots"

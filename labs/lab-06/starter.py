@@ -16,7 +16,7 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheBlocks
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import cdiv  # noqa: F401  # cdiv(17, 16) is 2: division, rounded up
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class KVCacheManager(engine.KVCacheManager):

@@ -9,9 +9,9 @@ Only the method that a test is about is yours; the engine's stand in for the oth
 from functools import partial
 
 from mini_kv.core.errors import AllocationError, RepeatedRequestError, UnknownRequestError
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import cached_blocks, free_queue, ids_of, references, refuses, scramble, table
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import cached_blocks, free_queue, ids_of, references, refuses, scramble, table
 
 from .helpers import ALLOCATE, CACHE, FREE, NEED, admit, allocate, compare_lives, decode, free, grant, make_kv, need
 
@@ -428,7 +428,7 @@ def test_random_lives_of_get_num_blocks_to_allocate(lab: LabUnderTest) -> None:
     1,
     ALLOCATE,
     stage="property",
-    why="slots for this step and the lookahead, or none at all; see NaiveCache.allocate in mini_kv/labkit/naive.py",
+    why="slots for this step and the lookahead, or none at all; see NaiveCache.allocate in labkit/naive.py",
 )
 def test_random_lives_of_allocate_slots(lab: LabUnderTest) -> None:
     """The same, with your `allocate_slots`."""
@@ -439,7 +439,7 @@ def test_random_lives_of_allocate_slots(lab: LabUnderTest) -> None:
     1,
     CACHE,
     stage="property",
-    why="a full block of known tokens is cached, and no other; see NaiveCache.allocate in mini_kv/labkit/naive.py",
+    why="a full block of known tokens is cached, and no other; see NaiveCache.allocate in labkit/naive.py",
 )
 def test_random_lives_of_cache_blocks(lab: LabUnderTest) -> None:
     """The same, with your `cache_blocks`."""

@@ -1,7 +1,7 @@
 """What the tests of lab-07 stand on: a cache with one part of the learner's, what a test does and asks, random lives.
 
 Reading order: checks of what the learner's methods return, caches made with them, calls and questions, then the
-random lives, which are compared with `NaiveCache` of mini_kv/labkit/naive.py.
+random lives, which are compared with `NaiveCache` of mini_kv/course/labkit/naive.py.
 """
 
 import random
@@ -19,10 +19,10 @@ from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.core.stats import PrefixCacheStats
-from mini_kv.labkit import LabTodo, lives
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
-from mini_kv.labkit.lives import COMES, LEAVES, Step, are_blocks, cached_blocks, free_queue, ids_of, table
-from mini_kv.labkit.naive import NaiveCache
+from mini_kv.course.labkit import LabTodo, lives
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
+from mini_kv.course.labkit.lives import COMES, LEAVES, Step, are_blocks, cached_blocks, free_queue, ids_of, table
+from mini_kv.course.labkit.naive import NaiveCache
 
 GET_ONE = "BlockHashToBlockMap.get_one_block"
 INSERT = "BlockHashToBlockMap.insert"

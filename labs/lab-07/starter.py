@@ -22,7 +22,7 @@ from mini_kv.core.block_hash import make_block_hash_with_group_id  # noqa: F401 
 from mini_kv.core.errors import BlockStateError  # noqa: F401  # cache_full_blocks raises it
 from mini_kv.core.kv_cache_manager import KVCacheBlocks
 from mini_kv.core.request import Request
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class BlockHashToBlockMap:

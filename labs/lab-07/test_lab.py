@@ -6,9 +6,9 @@ Only the method that a test is about is yours; the engine's stand in for the oth
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import cached_blocks, free_queue, ids_of, scramble, table
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import cached_blocks, free_queue, ids_of, scramble, table
 
 from .helpers import (
     CACHE,

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.lives import check_life, seeds
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.lives import check_life, seeds
 
 ADD, APPEND = "BlockTable.add_row", "BlockTable.append_row"
 SLOTS, WRITE, GATHER = "compute_slot_mapping", "reshape_and_cache", "gather_kv"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mini_kv.core.errors import ConfigError  # noqa: F401  # you raise it
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class BlockTable:

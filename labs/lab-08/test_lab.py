@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import refuses
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import refuses
 
 from .helpers import (
     ADD,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 INFINITY = math.inf
 TOLERANCE = 1e-5

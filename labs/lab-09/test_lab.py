@@ -16,9 +16,9 @@ import random
 from functools import partial
 from typing import Any
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import check_all, seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import check_all, seeds
 
 from .helpers import (
     INFINITY,

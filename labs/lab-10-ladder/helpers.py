@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
-from mini_kv.labkit.kernels.compiled import CAPABILITY, compile_calls
-from mini_kv.labkit.kernels.memory_access import KernelMemory
+from mini_kv.course.given.kernels.compiled import CAPABILITY, compile_calls
+from mini_kv.course.given.kernels.memory_access import KernelMemory
+from mini_kv.course.labkit.fixture import InWords, LabFailure, LabUnderTest
 
 UNTOUCHED = -777.0
 STALE = 1e4

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 @triton.jit

@@ -6,8 +6,8 @@ holds NaN, since the language promises nothing. Where numbers are wrong, the lan
 
 from types import ModuleType
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .helpers import (
     STALE,

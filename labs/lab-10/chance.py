@@ -6,8 +6,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import check_life, seeds
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import check_life, seeds
 
 from .helpers import Batch
 

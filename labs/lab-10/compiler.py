@@ -2,8 +2,8 @@
 
 from types import ModuleType
 
-from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
-from mini_kv.labkit.kernels.compiled import CAPABILITY, compile_calls
+from mini_kv.course.given.kernels.compiled import CAPABILITY, compile_calls
+from mini_kv.course.labkit.fixture import InWords, LabFailure, LabUnderTest
 
 from .helpers import Batch, Step
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.kernels.memory_access import KernelMemory
+from mini_kv.course.given.kernels.memory_access import KernelMemory
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 UNTOUCHED = -777.0
 """The value where nothing has been written."""

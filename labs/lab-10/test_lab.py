@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .chance import compare_random_batches
 from .compiler import refuse_what_no_compiler_takes

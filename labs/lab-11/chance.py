@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from mini_kv.core.sched.output import EngineCoreOutput
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import COMES, Step, check_life, free_queue, random_life, scramble, seeds
-from mini_kv.labkit.naive import NaiveScheduler
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import COMES, Step, check_life, free_queue, random_life, scramble, seeds
+from mini_kv.course.labkit.naive import NaiveScheduler
 
 from .helpers import PREEMPT, Play, said, told
 

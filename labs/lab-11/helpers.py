@@ -1,7 +1,7 @@
 """What lab-11 needs: a scheduler with one method of the learner's, driven step by step.
 
 Reading order: `Play`, the engine that the tests drive; steps and results in words; `make_scheduler`. Its worker, which
-remembers what lies in each slot, is `mini_kv.labkit.slot_worker`.
+remembers what lies in each slot, is `mini_kv.course.given.slot_worker`.
 """
 
 import traceback
@@ -16,10 +16,10 @@ from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.step import Step as StepUnderWay
+from mini_kv.course import LabTodo
+from mini_kv.course.given.slot_worker import RememberingWorker
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.events.step_loop import SampledTokens, run_step
-from mini_kv.labkit import LabTodo
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.labkit.slot_worker import RememberingWorker
 from mini_kv.policy.admission_strategies import ReservedBlocks
 
 SCHEDULE, PREEMPT, UPDATE = METHODS = ("schedule", "_preempt_request", "update_from_output")

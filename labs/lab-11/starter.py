@@ -13,7 +13,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks
 from mini_kv.core.request import Request, RequestStatus  # noqa: F401  # RUNNING, PREEMPTED, FINISHED_STOPPED, ...
 from mini_kv.core.sched import scheduler as engine
 from mini_kv.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class Scheduler(engine.Scheduler):

@@ -12,9 +12,9 @@ and fails as soon as a request reads another's.
 from functools import partial
 
 from mini_kv.core.errors import SchedulerError
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import free_queue, refuses, table
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import free_queue, refuses, table
 from mini_kv.policy.admission_strategies import Hysteresis
 
 from .chance import compare_lives, mixed

@@ -13,7 +13,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import unify_kv_cache_spec_page_size
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 
 def blocks(drawing: str) -> list[bool]:

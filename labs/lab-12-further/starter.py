@@ -11,7 +11,7 @@ computed, token 5 is next. Block number k of a table holds tokens k * block_size
 
 from collections.abc import Mapping, Sequence
 
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 def chunk_hit(cached: Sequence[bool], block_size: int, chunk_size: int) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from mini_kv.core.kv_cache_interface import KVCacheGroupSpec, MambaSpec
 from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import seeds
 
 from .helpers import (
     EnginesStates,

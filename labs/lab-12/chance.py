@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.kv_cache_interface import SlidingWindowSpec
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import COMES, Step, cached_blocks, check_life, free_queue, random_life, seeds
-from mini_kv.labkit.naive import NaiveCache
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import COMES, Step, cached_blocks, check_life, free_queue, random_life, seeds
+from mini_kv.course.labkit.naive import NaiveCache
 
 from .helpers import (
     FIND,

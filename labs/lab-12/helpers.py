@@ -15,8 +15,8 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager, SlidingWindowManager
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
-from mini_kv.labkit.lives import are_blocks, cause_first, ids_of
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
+from mini_kv.course.labkit.lives import are_blocks, cause_first, ids_of
 
 SKIP = "SlidingWindowManager.get_num_skipped_tokens"
 REMOVE = "SlidingWindowManager.remove_skipped_blocks"

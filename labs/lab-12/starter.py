@@ -17,7 +17,7 @@ from mini_kv.core import kv_cache_coordinator, single_type_kv_cache_manager
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec
 from mini_kv.core.single_type_kv_cache_manager import cdiv  # noqa: F401  # cdiv(17, 16) is 2: division, rounded up
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):

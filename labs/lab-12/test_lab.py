@@ -9,9 +9,9 @@ from typing import Any
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import cached_blocks, free_queue, ids_of, references, table
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import cached_blocks, free_queue, ids_of, references, table
 
 from .chance import compare_lives, compare_models, compare_random_caches, compare_windows
 from .helpers import (

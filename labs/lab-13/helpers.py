@@ -10,8 +10,8 @@ from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.request import Request
-from mini_kv.labkit.arena import BLOCK_SIZE, WORKLOADS, ceiling, new_cache, play, workload
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.course.given.arena import BLOCK_SIZE, WORKLOADS, ceiling, new_cache, play, workload
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.policy.eviction import EvictionPolicy
 
 

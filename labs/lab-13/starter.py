@@ -28,7 +28,7 @@ blocks without a hash, mistakes of the caller, the free queue's other verbs. Onl
 from collections.abc import Sequence
 
 from mini_kv.core.block import KVCacheBlock
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 from mini_kv.policy.eviction import EvictionPolicy
 
 

@@ -8,9 +8,9 @@ order. `Hybrid` is yours: it has to be sound, and it is measured.
 import random
 from functools import partial
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import check_all, seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import check_all, seeds
 
 from .helpers import Cache, LFUCache, SlowLFU, board, drawn
 

@@ -4,8 +4,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.second_home import Block, Entry, Pool, SecondHome, digest_of
+from mini_kv.course.given.second_home import Block, Entry, Pool, SecondHome, digest_of
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 Quantized = tuple[list[int], float]
 

@@ -5,13 +5,13 @@ Run it from the repository's root:
     LAB_IMPL=starter pytest labs/lab-14
     $env:LAB_IMPL="starter"; pytest labs/lab-14          (Windows, PowerShell)
 
-`SecondHome`, its `Entry`, `Pool` and `digest_of` are in mini_kv/labkit/second_home.py, fifty lines.
+`SecondHome`, its `Entry`, `Pool` and `digest_of` are in mini_kv/course/given/second_home.py, fifty lines.
 """
 
 from collections.abc import Sequence
 
-from mini_kv.labkit import todo
-from mini_kv.labkit.second_home import Pool, SecondHome
+from mini_kv.course import todo
+from mini_kv.course.given.second_home import Pool, SecondHome
 
 Quantized = tuple[list[int], float]
 """A vector in int8 and its scale."""

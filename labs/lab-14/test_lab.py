@@ -8,10 +8,10 @@ blocks.
 import random
 from functools import partial
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.lives import Step, check_life, seeds
-from mini_kv.labkit.second_home import digest_of
+from mini_kv.course import points
+from mini_kv.course.given.second_home import digest_of
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.lives import Step, check_life, seeds
 
 from .helpers import Desk, Twin, as_floats, read, rounded, vectors
 

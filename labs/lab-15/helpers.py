@@ -3,12 +3,12 @@
 import textwrap
 from collections.abc import Sequence
 
-from mini_kv.labkit.detective.correct_managers import CORRECT, Correct, shuffled
-from mini_kv.labkit.detective.manager_under_test import MAX_CALLS, TooManyCallsError
-from mini_kv.labkit.detective.replay import find_difference
-from mini_kv.labkit.detective.suspects import SUSPECTS
-from mini_kv.labkit.detective.trial import Outcome, run_check, suspects_of
-from mini_kv.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.given.checks import Outcome, run_check, suspects_of
+from mini_kv.course.given.correct_managers import CORRECT, Correct, shuffled
+from mini_kv.course.given.faulty_managers import SUSPECTS
+from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
+from mini_kv.course.given.replayed_checks import find_difference
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 CHECKS = ("check_sharing", "check_slots", "check_refusals", "check_freeing", "check_eviction", "check_identity")
 SHUFFLED = tuple(shuffled(seed) for seed in (1, 2, 3))

@@ -27,14 +27,14 @@ Make them yourself where a check needs something between them, or only a part of
     kv.allocate_slots(a, 1, num_lookahead_tokens=3)    # the same, with slots for 3 tokens that do not exist yet
 
 A check may make 500 calls per run. There is nothing else to call: a correct manager may have no hashes and no counts.
-The calls are in `mini_kv/labkit/detective/manager_under_test.py`, which you may read. README.md lists calls that raise.
+The calls are in `mini_kv/course/given/manager_under_test.py`, which you may read. README.md lists calls that raise.
 """
 
 from collections.abc import Callable
 
 from mini_kv.core.request import LoRARequest  # noqa: F401  # for check_identity
-from mini_kv.labkit import todo
-from mini_kv.labkit.detective.manager_under_test import ManagerUnderTest, prefill  # noqa: F401  # for the checks
+from mini_kv.course import todo
+from mini_kv.course.given.manager_under_test import ManagerUnderTest, prefill  # noqa: F401  # for the checks
 
 MakeManager = Callable[[int, int], ManagerUnderTest]
 

@@ -5,9 +5,9 @@ suspects: managers with one fault each. The first section has the faults that pu
 has the others, in the same areas of the contract.
 """
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.lives import seeds
+from mini_kv.course import points
+from mini_kv.course.labkit.fixture import LabUnderTest
+from mini_kv.course.labkit.lives import seeds
 
 from .helpers import CHECKS, accepts_all, accepts_shuffled, catches
 

@@ -24,10 +24,10 @@ from statistics import median
 from types import FrameType
 from typing import Any, BinaryIO
 
-from mini_kv.labkit import LabTodo
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.implementation import LoadError, load_file
-from mini_kv.labkit.toy_server import Defence, ExtraKey, Layout, ToyServer, true_kv
+from mini_kv.course import LabTodo
+from mini_kv.course.given.toy_server import Defence, ExtraKey, Layout, ToyServer, true_kv
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.implementation import LoadError, load_file
 
 LETTER = [11, 12, 13]
 """What all letters begin with. Then come the four digits of a PIN, which are tokens 0 to 9, and a full stop."""

@@ -5,15 +5,15 @@ Run it from the repository's root:
     LAB_IMPL=starter pytest labs/lab-16
     $env:LAB_IMPL="starter"; pytest labs/lab-16          (Windows, PowerShell)
 
-The server that calls these functions is in mini_kv/labkit/toy_server.py, with `ExtraKey` and `Layout`. The attacks
-are in labs/lab-16/helpers.py.
+The server that calls these functions is in mini_kv/course/given/toy_server.py, with `ExtraKey` and `Layout`. The
+attacks are in labs/lab-16/helpers.py.
 """
 
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from mini_kv.labkit import todo
-from mini_kv.labkit.toy_server import ExtraKey, Layout
+from mini_kv.course import todo
+from mini_kv.course.given.toy_server import ExtraKey, Layout
 
 MAGIC = b"kvblock1"
 """First bytes of a file: the format and its version."""

@@ -7,10 +7,10 @@ functions of both servers are ideal, so only the function under test decides. Th
 import hmac
 import io
 
-from mini_kv.labkit import points
-from mini_kv.labkit.fixture import InWords, LabUnderTest
-from mini_kv.labkit.lives import seeds
-from mini_kv.labkit.toy_server import ExtraKey, Layout
+from mini_kv.course import points
+from mini_kv.course.given.toy_server import ExtraKey, Layout
+from mini_kv.course.labkit.fixture import InWords, LabUnderTest
+from mini_kv.course.labkit.lives import seeds
 
 from .helpers import (
     ATTACKS,

@@ -1,47 +1,25 @@
-"""The labs' harness: finds the code to run, runs the tests on it, prints the error in a few drawn lines.
-
-The functions that a lab's files import are here: `todo` for the starter, `points` for the tests. The other modules, in
-reading order: `lab` (a lab's data), `learner_parts` (the parts that an engine can take from a learner),
-`implementation` (LAB_IMPL: the code that runs), `fixture` (the fixture of a test), `time_limit` (its limits), `naive`,
-`lives` and `slot_worker` (for comparisons: a slow cache and scheduler, random lives, a worker that records the content
-of each slot), `small_tree` (a radix tree of plain nodes), `small_pool` (a pool of plain lists, for a further part),
-`arena` (the workloads of lab-13), `second_home` (the pool and store of lab-14), `detective` (the managers of lab-15 and
-the code that runs a check on them), `toy_server` (what lab-16 attacks), `failure` (the message), `scoreboard`,
-`misconception` (names the belief that leads to a wrong answer), `learner_state`, `progress` and `export` (stored
-results), `judge` (detects changes of the judge), `plugin` (pytest's hooks), `commands` (the learner's commands of
-`mini-kv`), `shrink` (the fewest steps that fail), `audit` (checks the tests), `kernels` (tools for labs about Triton),
-`own_engine` (the engine with a learner's parts), `inside_vllm` (vLLM's engine with them), `questions` (about a run of
-the learner's engine), `course` (an instructor's settings), `grading` (a class: hand-ins, marks, the gradebook, a
-release).
+"""Re-exports what starters of 0.2.0 imported from here. It is in `mini_kv.course` now. Goes in 0.3.0.
 """
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+import sys
+from importlib import import_module
 
-Test = TypeVar("Test", bound=Callable[..., None])
+from mini_kv.course import LabTodo, points, todo
 
+__all__ = ["LabTodo", "points", "todo"]
 
-class LabTodo(NotImplementedError):
-    """Raised by a starter in place of code that the learner has to write. Shown as TODO, not as a failure."""
+MOVED = {
+    "mini_kv.labkit": "mini_kv.course",
+    "mini_kv.labkit.detective": "mini_kv.course.given",
+    "mini_kv.labkit.detective.admissions": "mini_kv.course.given.faulty_admissions",
+    "mini_kv.labkit.detective.manager_under_test": "mini_kv.course.given.manager_under_test",
+    "mini_kv.labkit.detective.queues": "mini_kv.course.given.faulty_queues",
+    "mini_kv.labkit.second_home": "mini_kv.course.given.second_home",
+    "mini_kv.labkit.small_pool": "mini_kv.course.given.small_pool",
+    "mini_kv.labkit.small_tree": "mini_kv.course.given.small_tree",
+    "mini_kv.labkit.toy_server": "mini_kv.course.given.toy_server",
+}
+"""The old and the new name of each module that a starter imported."""
 
-
-def todo(lab: str, function: str, step: str) -> NoReturn:
-    """Mark a step of a starter that the learner has to write. Always raises `LabTodo`."""
-    raise LabTodo(f"{lab} {function}: {step}")
-
-
-def points(
-    value: int, function: str, *, stage: str = "biography", after: str | None = None, why: str = ""
-) -> Callable[[Test], Test]:
-    """Mark a lab's test with its points, the learner's function that it checks, and its reason.
-
-    Args:
-        value: points.
-        function: name of the learner's function.
-        stage: `biography` (to be read in order), `adversary` or `property`.
-        after: name of the test that must pass before. If it fails, the marked test is not run.
-        why: the idea behind the test, one sentence. It is the last line of a failure.
-    """
-    import pytest  # a starter imports this package too, and needs no pytest
-
-    return pytest.mark.lab(points=value, function=function, stage=stage, after=after, why=why)
+for old, new in MOVED.items():
+    sys.modules.setdefault(old, import_module(new))

@@ -23,10 +23,10 @@ from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, run_story, source_of
 
 import mini_kv
+from mini_kv.course.grading.solution_leaks import bare, bodies
+from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.events.puzzle import puzzle_names
 from mini_kv.events.scenario import ScenarioError, load_scenario
-from mini_kv.labkit.course import load_course
-from mini_kv.labkit.grading.solution_leaks import bare, bodies
 
 
 def wrong_still(name: str, step: str) -> str:

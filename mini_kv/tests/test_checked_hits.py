@@ -9,7 +9,7 @@ from mini_kv.core.checked_hits import CheckedKVCacheManager
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.labkit.implementation import load_file
+from mini_kv.course.labkit.implementation import load_file
 
 pytest.importorskip("xxhash")
 forged = load_file(Path(__file__).parents[2] / "labs" / "lab-04" / "fast_hash.py")

@@ -16,9 +16,9 @@ import pytest
 
 from mini_kv import __version__
 from mini_kv.cli import VERBS, main
+from mini_kv.course.labkit.course_settings import PLACEHOLDER
 from mini_kv.events.events_file import EventsHeader, load_events
 from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.labkit.course import PLACEHOLDER
 from mini_kv.messages import shown
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal, play_spans
@@ -131,7 +131,7 @@ def test_a_verb_waits_for_no_other(verb):
     """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
     small = tuple(
         f"mini_kv.{name}"
-        for name in ("labkit", "cli", "installer", "interrupts", "messages", "progress_line", "typed_numbers")
+        for name in ("course", "cli", "installer", "interrupts", "messages", "progress_line", "typed_numbers")
     )
     code = (
         f"import sys; from mini_kv.cli import build_parser; build_parser({verb!r});"

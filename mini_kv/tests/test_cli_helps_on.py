@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.course.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
+from mini_kv.course.labkit.export import progress_page
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.installer import pip
-from mini_kv.labkit.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
-from mini_kv.labkit.export import progress_page
-from mini_kv.labkit.lab import load_lab
 from mini_kv.tests.throwaway_lab import LAB_TOML
 from mini_kv.viz.figure import page, spans_data
 

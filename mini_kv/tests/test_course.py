@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from mini_kv_book import course as of_book
 
-from mini_kv.labkit.course import PLACEHOLDER, Course, load_course
-from mini_kv.labkit.lab import place_of
+from mini_kv.course.labkit.course_settings import PLACEHOLDER, Course, load_course
+from mini_kv.course.labkit.lab import place_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = ("mini_kv/tests/test_notebooks.py", "mini_kv/tests/test_book.py", "mini_kv/tests/test_readme.py")
@@ -69,7 +69,7 @@ def test_after_one_command_no_file_has_the_old_address(copy):
     assert (written.returncode, written.stderr) == (0, "")
     for text in {PLACEHOLDER, old}:
         found = subprocess.run(["git", "grep", "-lF", text], cwd=copy, capture_output=True, text=True, check=False)
-        assert set(found.stdout.split()) <= {"mini_kv/labkit/course.py"}
+        assert set(found.stdout.split()) <= {"mini_kv/course/labkit/course_settings.py"}
     entered = subprocess.run(
         ["git", "grep", "-nE", "cd mini_kv$"], cwd=copy, capture_output=True, text=True, check=False
     )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit.commands.gpu_report_command import Part, obstacle, parts, report, run, run_part
+from mini_kv.course.commands.gpu_report_command import Part, obstacle, parts, report, run, run_part
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,8 @@ import pytest
 from mini_kv_book import generate
 from mini_kv_book.places import DOCS, ROOT
 
-from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.lab import load_lab
+from mini_kv.course.labkit.audit import load_mutants
+from mini_kv.course.labkit.lab import load_lab
 
 LABS = sorted(path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml"))
 NEEDS = {"C": "Python", "T": "PyTorch, on a CPU", "K": "Triton, on Linux; no GPU"}

@@ -10,10 +10,19 @@ import pytest
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import InvariantViolationError, Violation
-from mini_kv.labkit.failure import MAX_CHARACTERS, MAX_LINES, WIDTH, compared, describe, in_words, num_signs, parts_of
-from mini_kv.labkit.fixture import LabFailure, same
-from mini_kv.labkit.lab import load_lab
-from mini_kv.labkit.scoreboard import LabResult
+from mini_kv.course.labkit.failure import (
+    MAX_CHARACTERS,
+    MAX_LINES,
+    WIDTH,
+    compared,
+    describe,
+    in_words,
+    num_signs,
+    parts_of,
+)
+from mini_kv.course.labkit.fixture import LabFailure, same
+from mini_kv.course.labkit.lab import load_lab
+from mini_kv.course.labkit.scoreboard import LabResult
 from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -294,7 +303,7 @@ def test_the_state_is_that_of_the_moment(lab):
 
 
 LARGE = """
-from mini_kv.labkit import points
+from mini_kv.course import points
 
 WHY = "because " * 40
 
@@ -407,7 +416,7 @@ def test_a_test_that_breaks_down_says_where(lab):
     """On a learner's code in the usual form, for the code may be the cause; on our own as it is: that is our bug."""
     lab.write(
         "labs/lab-77/test_lab.py",
-        "from mini_kv.labkit import points\n\n\n@points(10, 'double')\ndef test_bad(lab):\n    lab.double([]).typo\n",
+        "from mini_kv.course import points\n\n\n@points(10, 'double')\ndef test_bad(lab):\n    lab.double([]).typo\n",
     )
     run = lab.run_code(SOLUTION)
     assert run.states == {"test_bad": "FAIL 0/10"}
@@ -426,7 +435,7 @@ def test_a_test_of_several_functions_charges_the_one_at_fault(lab):
     test = "    lab.charge('helper')\n    lab.expect('twice 1', [2], lab.double([1]))\n    lab.charge('double')\n"
     lab.write(
         "labs/lab-77/test_lab.py",
-        "from mini_kv.labkit import points\n\n\n@points(10, 'helper')\n"
+        "from mini_kv.course import points\n\n\n@points(10, 'helper')\n"
         f"def test_both(lab):\n{test}    lab.expect('twice 2', [5], lab.double([2]))\n",
     )
     lab.write("labs/lab-77/hints.toml", "")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mini_kv.labkit.implementation import ImplementationError, check_choice
+from mini_kv.course.labkit.implementation import ImplementationError, check_choice
 from mini_kv.tests.throwaway_lab import LAB_TOML, SOLUTION, TEST_LAB, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -282,7 +282,7 @@ def test_the_code_is_loaded_once_and_by_no_other_test(lab):
 
 CLASS_LAB_TOML = LAB_TOML.replace('"double"', '"Doubler.double"').replace("double(numbers)", "Doubler.double(numbers)")
 CLASS_TEST = """
-from mini_kv.labkit import points
+from mini_kv.course import points
 
 
 @points(10, "Doubler.double")

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mini_kv.labkit.audit import (
+from mini_kv.course.labkit.audit import (
     Audit,
     audit_mutants,
     digest_of_files,
@@ -18,9 +18,9 @@ from mini_kv.labkit.audit import (
     watch,
     write_fingerprints,
 )
-from mini_kv.labkit.failure import MAX_LINES, with_belief
-from mini_kv.labkit.lab import load_lab
-from mini_kv.labkit.misconception import Stored, load_stored, store
+from mini_kv.course.labkit.failure import MAX_LINES, with_belief
+from mini_kv.course.labkit.lab import load_lab
+from mini_kv.course.labkit.misconception import Stored, load_stored, store
 from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, TEST_LAB, ThrowawayLab
 
 pytestmark = pytest.mark.slow
@@ -142,7 +142,7 @@ def test_two_faults_in_two_functions_have_two_names(lab):
 
 def test_what_is_still_to_do_elsewhere_hides_no_name(lab):
     """A learner writes one function after the other."""
-    code = SOLUTION.replace("2 * ", "") + '\n\nfrom mini_kv.labkit import todo\nprefill = lambda *_: todo("", "", "")\n'
+    code = SOLUTION.replace("2 * ", "") + '\n\nfrom mini_kv.course import todo\nprefill = lambda *_: todo("", "", "")\n'
     run = lab.run_code(code)
     assert (run.letters, named(run.messages)) == ("TTTFF", {"test_4_double": ONCE})
 

@@ -92,12 +92,12 @@ def test_a_todo_holds_up_no_other_test(lab):
     """TODO is no failure: who writes the second step first sees what it does."""
     lab.write(
         "labs/lab-77/test_lab.py",
-        "from mini_kv.labkit import points\n\n\n"
+        "from mini_kv.course import points\n\n\n"
         '@points(5, "double")\ndef test_1(lab):\n    """One."""\n    lab.double([])\n\n\n'
         '@points(5, "double", after="test_1")\ndef test_2(lab):\n    """Two."""\n'
         '    lab.expect("the doubles", [2], lab.double([1]))\n',
     )
-    code = "from mini_kv.labkit import todo\n" + SOLUTION.replace(
+    code = "from mini_kv.course import todo\n" + SOLUTION.replace(
         "    return [", "    if not numbers:\n        todo('lab-77', 'double', 'no numbers')\n    return ["
     )
     run = lab.run_code(code)

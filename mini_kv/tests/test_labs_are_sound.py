@@ -1,4 +1,4 @@
-"""The audit of every lab, as `python -m mini_kv.labkit.audit` makes it: right code passes, wrong code is caught.
+"""The audit of every lab, as `python -m mini_kv.course.labkit.audit` makes it: right code passes, wrong code is caught.
 
 Of a lab whose files are those of the last `--write`, a quarter of the wrong versions is played, chosen by the commit's
 tree. MINI_KV_LONG plays all.
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.lab import load_lab
+from mini_kv.course.labkit.audit import load_mutants
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv.tests.tree import tree
 
 pytestmark = pytest.mark.audit
@@ -57,7 +57,7 @@ def run_audit(lab: str) -> dict[str, Any]:
     if missing is not None:
         pytest.skip(missing)
     sample = [] if os.environ.get("MINI_KV_LONG") else ["--sample", tree()]
-    command = ["-m", "mini_kv.labkit.audit", lab, *sample]
+    command = ["-m", "mini_kv.course.labkit.audit", lab, *sample]
     if lab not in _AUDITS:
         environment = {name: value for name, value in os.environ.items() if name not in ("LAB_IMPL", "LAB_SEED")}
         done = subprocess.run(

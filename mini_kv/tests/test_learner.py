@@ -14,17 +14,17 @@ from types import ModuleType
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit.commands.hint_command import give_hint
-from mini_kv.labkit.commands.predict_command import ask_predictions
-from mini_kv.labkit.commands.reset_command import reset_starter
-from mini_kv.labkit.commands.status_command import status_lines
-from mini_kv.labkit.commands.story_command import find_test
-from mini_kv.labkit.export import as_csv, as_gradescope, as_json, progress_page
-from mini_kv.labkit.implementation import Implementation
-from mini_kv.labkit.lab import Lab, UnknownLabError, find_lab, load_lab
-from mini_kv.labkit.learner_state import read_state
-from mini_kv.labkit.progress import record_run
-from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
+from mini_kv.course.commands.hint_command import give_hint
+from mini_kv.course.commands.predict_command import ask_predictions
+from mini_kv.course.commands.reset_command import reset_starter
+from mini_kv.course.commands.status_command import status_lines
+from mini_kv.course.commands.story_command import find_test
+from mini_kv.course.labkit.export import as_csv, as_gradescope, as_json, progress_page
+from mini_kv.course.labkit.implementation import Implementation
+from mini_kv.course.labkit.lab import Lab, UnknownLabError, find_lab, load_lab
+from mini_kv.course.labkit.learner_state import read_state
+from mini_kv.course.labkit.progress import record_run
+from mini_kv.course.labkit.scoreboard import LabResult, State, draw_scoreboard
 
 ROOT = Path(__file__).parents[2]
 
@@ -170,7 +170,7 @@ def test_doctor_lists_what_is_there(capsys: pytest.CaptureFixture[str], monkeypa
 
 def test_only_ones_own_whole_run_is_recorded(lab: Lab) -> None:
     """A run of the reference, or of half the tests, says nothing about the"""
-    from mini_kv.labkit.implementation import resolve
+    from mini_kv.course.labkit.implementation import resolve
 
     whole = [result(lab, "test_1", State.PASS, 30), result(lab, "test_2", State.FAIL, 20)]
     starter = resolve("starter", lab, 1, lab.root)

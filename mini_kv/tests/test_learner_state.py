@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.learner_state import LARGEST, SHAPES, VERSION, State, locked, read_state, update_state
+from mini_kv.course.labkit.learner_state import LARGEST, SHAPES, VERSION, State, locked, read_state, update_state
 
 ROOT = Path(__file__).parents[2]
 RUN = {"score": 12, "best": 20, "points": 50, "source": "labs/lab-05/starter.py", "tests": {"test_1": "pass"}}
@@ -21,7 +21,7 @@ def count_up(key: str, times: int) -> str:
     """Return a program that adds to two counts: one of its own, and one that all share."""
     return f"""
 from pathlib import Path
-from mini_kv.labkit.learner_state import update_state
+from mini_kv.course.labkit.learner_state import update_state
 
 def add(state):
     for name in ({key!r}, "all"):
@@ -69,7 +69,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     """It is the system's lock on an open file: no file that stays behind can hold it."""
     holder = start(
-        "import time; from pathlib import Path; from mini_kv.labkit.learner_state import locked\n"
+        "import time; from pathlib import Path; from mini_kv.course.labkit.learner_state import locked\n"
         "with locked(Path('.')): print('held', flush=True); time.sleep(50)",
         tmp_path,
     )

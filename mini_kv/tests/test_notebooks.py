@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.course.labkit.course_settings import load_course
+from mini_kv.course.lessons.challenge import CHALLENGES
+from mini_kv.course.lessons.predict import questions
 from mini_kv.events.scenario import load_scenario
-from mini_kv.labkit.course import load_course
-from mini_kv.lessons.challenge import CHALLENGES
-from mini_kv.lessons.predict import questions
 from mini_kv.viz.figure import key_step, story_data
 from mini_kv.viz.still import svg
 
@@ -75,9 +75,11 @@ def test_the_first_cell_installs_only_what_is_missing(path):
     """The same cell everywhere, and torch where attention or the engine need it; it does nothing in a clone."""
     first, *rest = cells(path, "code")
     source = "".join(cell["source"] for cell in rest)
-    needs_engine = bool(re.search(r"mini_kv\.(engine|lessons\.generation|lessons\.torch_plane)\b", source))
-    needs_torch = needs_engine or bool(re.search(r"mini_kv\.(attention|lessons\.tensors)\b", source))
-    needs_events = "mini_kv.lessons.mirrored" in source
+    needs_engine = bool(
+        re.search(r"mini_kv\.(engine|course\.lessons\.(generation|torch_plane))\b", source)
+    )
+    needs_torch = needs_engine or bool(re.search(r"mini_kv\.(attention|course\.lessons\.tensors)\b", source))
+    needs_events = "mini_kv.course.lessons.mirrored" in source
     assert first["source"] == (
         FIRST_CELL + WITH_TORCH * needs_torch + WITH_SAFETENSORS * needs_engine + WITH_MSGSPEC * needs_events
     )

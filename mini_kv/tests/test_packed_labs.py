@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from mini_kv_book import licences
 
+from mini_kv.course.labkit.lab import all_labs
 from mini_kv.events.puzzle import puzzle_names
-from mini_kv.labkit.lab import all_labs
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"

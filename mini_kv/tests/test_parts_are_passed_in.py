@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TRITON = ROOT / "mini_kv" / "labkit" / "kernels" / "interpreter.py"
+TRITON = ROOT / "mini_kv" / "course" / "given" / "kernels" / "interpreter.py"
 FOLDERS = ("mini_kv", "labs", "solutions", "book/mini_kv_book")
 FILES = [ROOT / "conftest.py", *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
 OWN = "mini_kv", "labs", "solutions"
@@ -22,8 +22,8 @@ FILES_THAT_MUST = {
     "mini_kv/tests/attention/test_triton.py": (1, "Triton without its interpreter, on a machine without a GPU"),
     "mini_kv/tests/attention/test_torch_backend.py": (5, "pieces so small that little tensors make many"),
     "mini_kv/tests/serve/test_endpoint.py": (1, "ten seconds of silence in a fifth of one: uvicorn makes the protocol"),
-    "mini_kv/labkit/fixture.py": (1, "the engine's class with any one method of a learner's: a class for each test"),
-    "mini_kv/labkit/kernels/compiled.py": (1, "a setting of triton that is a function: told of each launch"),
+    "mini_kv/course/labkit/fixture.py": (1, "the engine's class with any one method of a learner's, for each test"),
+    "mini_kv/course/given/kernels/compiled.py": (1, "a setting of triton that is a function: told of each launch"),
     "mini_kv/tests/golden/record_planning.py": (13, "vLLM that plans for a GPU, on a machine without one"),
     "mini_kv/bench/peers/mini_sglang.py": (3, "another engine, written for a GPU, on a machine without one"),
     "mini_kv/bench/peers/nano_vllm.py": (1, "another engine, whose configuration would load its model's library"),

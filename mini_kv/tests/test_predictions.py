@@ -9,25 +9,25 @@ import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.scenario import load_scenario, prefill
-from mini_kv.events.traced_manager import TracedKVCacheManager, free_order_of
-from mini_kv.labkit.own_engine.one_hour import OneHour
-from mini_kv.lessons.chain import PRESETS, chain
-from mini_kv.lessons.curves import (
+from mini_kv.course.finale.one_hour import OneHour
+from mini_kv.course.lessons.chain import PRESETS, chain
+from mini_kv.course.lessons.curves import (
     follow_replay,
     hits_over_pool_sizes,
     hits_over_shared_tokens,
     small_trace,
     waste_over_block_sizes,
 )
-from mini_kv.lessons.misbehave import idle_seconds, serve
-from mini_kv.lessons.planes import TEXTS, TIGHT, Dice, control_plane, run, shapes
-from mini_kv.lessons.predict import LOCK, Predict, questions, seen
-from mini_kv.lessons.small_cache import LiveCache
-from mini_kv.lessons.tiers_in_letters import story
-from mini_kv.lessons.timeline import PROMPT, long_among_short
-from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
+from mini_kv.course.lessons.misbehave import idle_seconds, serve
+from mini_kv.course.lessons.planes import TEXTS, TIGHT, Dice, control_plane, run, shapes
+from mini_kv.course.lessons.predict import LOCK, Predict, questions, seen
+from mini_kv.course.lessons.small_cache import LiveCache
+from mini_kv.course.lessons.tiers_in_letters import story
+from mini_kv.course.lessons.timeline import PROMPT, long_among_short
+from mini_kv.course.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.scenario import load_scenario, prefill
+from mini_kv.events.traced_manager import TracedKVCacheManager, free_order_of
 from mini_kv.planning.cost import H200, decode_step, request_cost, served
 from mini_kv.policy.admission_strategies import Greedy, Strategy
 from mini_kv.traces.clock import replay_with_clock
@@ -90,7 +90,7 @@ def first_to_differ() -> str:
 
 def mirrored_or_skip() -> ModuleType:
     pytest.importorskip("msgspec", reason="KV events need msgspec: make test, or pip install -e '.[events]'")
-    return import_module("mini_kv.lessons.mirrored")
+    return import_module("mini_kv.course.lessons.mirrored")
 
 
 def hit_after_free(num_blocks: int) -> tuple[int | None, int]:
@@ -212,9 +212,9 @@ ABOUT_ATTENTION = {
     "large-channel",
     "scales-of-channels",
 }
-"""Worked out with torch, in tests/lessons/test_tensors.py."""
+"""Worked out with torch, in tests/course/lessons/test_tensors.py."""
 ABOUT_THE_ENGINE = {"who-is-asked", "three-answers", "ten-and-twenty", "usage-of-a-memory"}
-"""The same, in tests/lessons/test_generation.py."""
+"""The same, in tests/course/lessons/test_generation.py."""
 
 
 def test_each_question_has_its_answer_worked_out_here():

@@ -6,11 +6,11 @@ import io
 import pytest
 
 from mini_kv.core.invariants import LEDGER
+from mini_kv.course.commands.puzzle_command import play, puzzle_list
 from mini_kv.events import puzzle as puzzle_module
 from mini_kv.events import reason as reason_module
 from mini_kv.events.puzzle import Puzzle, PuzzlePlayer, load_puzzle, parse_puzzle, puzzle_names, solves
 from mini_kv.events.scenario import ScenarioError
-from mini_kv.labkit.commands.puzzle_command import play, puzzle_list
 
 SOLUTIONS = {
     "twelve-of-sixteen": ["lookup D"],

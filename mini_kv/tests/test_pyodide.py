@@ -36,7 +36,7 @@ PAGE = (
     "mini_kv/core",
     "mini_kv/events",
     "mini_kv/viz",
-    "mini_kv/labkit",
+    "mini_kv/course/labkit",
     "mini_kv/policy",
     "mini_kv/traces",
     "mini_kv/tests/skips.py",
@@ -67,7 +67,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(ROOT / name, target)
     # Whatever the learner has made of the starter here, a page begins with the course's.
-    shutil.copy(folder / "mini_kv/labkit/starters/lab-05.txt", folder / "labs/lab-05/starter.py")
+    shutil.copy(folder / "mini_kv/course/labkit/starters/lab-05.txt", folder / "labs/lab-05/starter.py")
     return folder
 
 
@@ -166,9 +166,12 @@ def test_every_golden_prefix_has_the_same_hash(browser: Answers, here: Answers, 
 def test_every_module_imports(browser: Answers, here: Answers) -> None:
     """All of core, trace and labkit, and the text of viz, from the files of a page alone."""
     assert browser["modules"] == here["modules"]
-    assert {"mini_kv.core.request", "mini_kv.events.scenario", "mini_kv.viz.text", "mini_kv.labkit.plugin"} <= set(
-        browser["modules"]
-    )
+    assert {
+        "mini_kv.core.request",
+        "mini_kv.events.scenario",
+        "mini_kv.viz.text",
+        "mini_kv.course.labkit.plugin",
+    } <= set(browser["modules"])
 
 
 def test_nothing_heavy_is_asked_for(browser: Answers, here: Answers) -> None:

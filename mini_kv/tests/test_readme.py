@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mini_kv import __version__
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv.events.scenario import load_scenario
-from mini_kv.labkit.lab import load_lab
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).parents[2]

@@ -21,10 +21,10 @@ from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.course.labkit.audit import load_mutants
+from mini_kv.course.labkit.lab import Lab, all_labs
+from mini_kv.course.labkit.misconception import load_stored
 from mini_kv.engine.config import NOT_HERE, EngineConfig
-from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.lab import Lab, all_labs
-from mini_kv.labkit.misconception import load_stored
 from mini_kv.tests.test_labs_are_sound import run_audit
 from mini_kv.verify.deviations import DEVIATIONS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import labkit, traces
+from mini_kv import traces
 from mini_kv.cli import main
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.progress_line import ProgressLine
@@ -17,7 +17,7 @@ from mini_kv.traces.commands.replay_command import run as run_replay
 from mini_kv.traces.league import league
 from mini_kv.traces.readers.mooncake import read_trace
 
-STARTER_OF_LAB_13 = Path(labkit.__file__).parent / "starters" / "lab-13.txt"
+STARTER_OF_LAB_13 = Path(__file__).parents[1] / "course" / "labkit" / "starters" / "lab-13.txt"
 LFU_OF_LAB_13 = Path(__file__).parents[2] / "solutions" / "lab-13" / "solution.py"
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 

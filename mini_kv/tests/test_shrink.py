@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mini_kv.labkit.shrink import shrink
+from mini_kv.course.labkit.shrink import shrink
 
 
 def contains(*needed):

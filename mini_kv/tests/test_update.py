@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTER = "labs/lab-05/starter.py"
-PRISTINE = "mini_kv/labkit/starters/lab-05.txt"
+PRISTINE = "mini_kv/course/labkit/starters/lab-05.txt"
 RENAMED = ("labs/lab-05/lab.toml", "labs/lab-05/test_lab.py", STARTER, PRISTINE)
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("git") is None, reason="git pulls")]

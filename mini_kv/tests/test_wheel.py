@@ -162,7 +162,7 @@ def test_a_wheel_from_an_sdist_has_the_same_files(wheel: Path, tmp_path: Path) -
     [unpacked] = tmp_path.iterdir()
     with zipfile.ZipFile(wheel) as first, build(unpacked, "wheel") as second:
         assert sorted(first.namelist()) == sorted(second.namelist())
-        assert [name for name in first.namelist() if name.endswith("labs.zip")] == ["mini_kv/labkit/labs.zip"]
+        assert [name for name in first.namelist() if name.endswith("labs.zip")] == ["mini_kv/course/labkit/labs.zip"]
 
 
 def test_a_clone_has_its_labs_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ vllm = "none"
 """
 
 TEST_LAB = '''
-from mini_kv.labkit import points
+from mini_kv.course import points
 
 TOKENS = [1, 2, 3, 4, 5, 6]
 
@@ -76,7 +76,7 @@ def test_4_double(lab):
 '''
 
 STARTER = '''
-from mini_kv.labkit import todo
+from mini_kv.course import todo
 
 
 def prefill(kv, token_ids, request_id):
@@ -152,7 +152,7 @@ class ThrowawayLab:
         self.pytester = pytester
         self.monkeypatch = monkeypatch
         self.root = pytester.path
-        self.write("conftest.py", 'pytest_plugins = ["mini_kv.labkit.plugin", "mini_kv.tests.skips"]\n')
+        self.write("conftest.py", 'pytest_plugins = ["mini_kv.course.labkit.plugin", "mini_kv.tests.skips"]\n')
         # Half of such a run would go into looking for plugins and loading those that no lab uses.
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         self.write("pytest.ini", "[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider -p timeout\n")

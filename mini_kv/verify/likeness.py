@@ -6,7 +6,7 @@ from typing import Any
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.labkit.detective.suspects import SUSPECTS, Suspect, make_manager
+from mini_kv.course.given.faulty_managers import SUSPECTS, Suspect, make_manager
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.verify.compare import Outcome, play
 

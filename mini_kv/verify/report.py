@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from mini_kv.labkit.detective.suspects import Suspect
+from mini_kv.course.given.faulty_managers import Suspect
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.verify.deviations import DEVIATIONS
 from mini_kv.verify.language import State

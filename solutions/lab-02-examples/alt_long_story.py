@@ -1,6 +1,6 @@
 """lab-02, examples: few queues with long stories."""
 
-from mini_kv.labkit.detective.queues import MakeQueue, QueueUnderTest
+from mini_kv.course.given.faulty_queues import MakeQueue, QueueUnderTest
 
 
 def check_taking(make_queue: MakeQueue) -> None:

@@ -1,6 +1,6 @@
 """lab-02, examples: the reference solution."""
 
-from mini_kv.labkit.detective.queues import MakeQueue
+from mini_kv.course.given.faulty_queues import MakeQueue
 
 
 def check_taking(make_queue: MakeQueue) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from mini_kv.labkit.small_tree import Block, SmallNode, SmallTree
+from mini_kv.course.given.small_tree import Block, SmallNode, SmallTree
 
 
 def match(tree: SmallTree, tokens: Sequence[int]) -> list[int]:

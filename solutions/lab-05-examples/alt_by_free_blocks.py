@@ -1,6 +1,6 @@
 """lab-05, examples: the tables are compared by the number of free blocks."""
 
-from mini_kv.labkit.detective.admissions import MakeCache
+from mini_kv.course.given.faulty_admissions import MakeCache
 
 
 def check_prefill(make_cache: MakeCache) -> None:

@@ -1,6 +1,6 @@
 """lab-05, examples: one long story per function."""
 
-from mini_kv.labkit.detective.admissions import MakeCache
+from mini_kv.course.given.faulty_admissions import MakeCache
 
 
 def check_prefill(make_cache: MakeCache) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
-from mini_kv.labkit.small_pool import SmallPool
+from mini_kv.course.given.small_pool import SmallPool
 
 
 def take(pool: SmallPool, num_blocks: int) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mini_kv.labkit.small_pool import SmallPool
+from mini_kv.course.given.small_pool import SmallPool
 
 
 def take(pool: SmallPool, num_blocks: int) -> list[int] | None:

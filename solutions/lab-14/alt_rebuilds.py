@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from mini_kv.labkit.second_home import Entry, Pool, SecondHome, digest_of
+from mini_kv.course.given.second_home import Entry, Pool, SecondHome, digest_of
 
 Quantized = tuple[list[int], float]
 """A vector in int8 and its scale."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mini_kv.core.request import LoRARequest, Request
-from mini_kv.labkit.detective.manager_under_test import ManagerUnderTest
+from mini_kv.course.given.manager_under_test import ManagerUnderTest
 
 MakeManager = Callable[[int, int], ManagerUnderTest]
 SIZE = 2

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from mini_kv.core.request import LoRARequest, Request
-from mini_kv.labkit.detective.manager_under_test import ManagerUnderTest, prefill
+from mini_kv.course.given.manager_under_test import ManagerUnderTest, prefill
 
 MakeManager = Callable[[int, int], ManagerUnderTest]
 

@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from mini_kv.labkit.toy_server import ExtraKey, Layout
+from mini_kv.course.given.toy_server import ExtraKey, Layout
 
 MAGIC = b"kvblock1"
 

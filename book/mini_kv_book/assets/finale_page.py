@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.labkit.lab import all_labs
-from mini_kv.labkit.own_engine.finale import Finale, dice_scenes
+from mini_kv.course.finale.finale import Finale, dice_scenes
+from mini_kv.course.labkit.lab import all_labs
 
 NUM_HOURS = 24
 """Rush hours of an act: fewer than in a terminal, because Python in a page is slower."""

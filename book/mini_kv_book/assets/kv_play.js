@@ -1,6 +1,6 @@
 /* <kv-play>: the engine in the page, with the reader's own words.
  *
- * Python plans each step (mini_kv/lessons/play.py, in a worker), kv_runner.js computes it, and <kv-story> draws the
+ * Python plans each step (mini_kv/course/lessons/play.py, in a worker), kv_runner.js computes it, and <kv-story> draws the
  * cache. All that the reader does is in #done, with the number of steps before it. So a step back, and an address that
  * somebody sends, are the same thing: a new engine that does it all again.
  */

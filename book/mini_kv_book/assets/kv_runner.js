@@ -5,7 +5,7 @@
 //     const runner = new Runner(config, readWeights(bytes), { numBlocks, blockSize, groups });
 //     await runner.execute(plan);   // {request_id: next token} of the requests that need one
 //
-// A plan is a list of requests: {request_id, token_ids, begin, tables, samples}. See mini_kv/lessons/play.py.
+// A plan is a list of requests: {request_id, token_ids, begin, tables, samples}. See mini_kv/course/lessons/play.py.
 // `makeKV` makes another memory of keys and values, with its own attention: see kv_gpu.js.
 
 /** The tensors of a safetensors file in bfloat16, as {name: Float32Array}. */

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from mini_kv.labkit import plugin
-from mini_kv.labkit.commands.story_command import story_texts
-from mini_kv.labkit.failure import parts_of
-from mini_kv.labkit.lab import Lab, load_lab
-from mini_kv.labkit.scoreboard import ASK, LabResult, State, draw_brief, draw_scoreboard
-from mini_kv.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
+from mini_kv.course.commands.story_command import story_texts
+from mini_kv.course.labkit import plugin
+from mini_kv.course.labkit.failure import parts_of
+from mini_kv.course.labkit.lab import Lab, load_lab
+from mini_kv.course.labkit.scoreboard import ASK, LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.course.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
 from mini_kv.viz.language import line_in
 from mini_kv.viz.still import MOST_BLOCKS, svg

@@ -10,8 +10,8 @@ from typing import Any
 
 from mini_kv import engine
 from mini_kv.core.errors import ConfigError
+from mini_kv.course.lessons.play import Levers, Play
 from mini_kv.engine.tokenizer import Tokenizer
-from mini_kv.lessons.play import Levers, Play
 
 BOXES = ("a", "b", "c")
 MODELS = {"tiny": "each layer sees all tokens", "tiny_windows": "two of three layers see 32 tokens"}

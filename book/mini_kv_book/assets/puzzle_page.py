@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from mini_kv.course.commands.puzzle_command import call_count
 from mini_kv.events.puzzle import PuzzlePlayer, load_puzzle
-from mini_kv.labkit.commands.puzzle_command import call_count
 from mini_kv.viz.figure import puzzle_data
 
 

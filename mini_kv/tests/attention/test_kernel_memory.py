@@ -14,9 +14,9 @@ from triton import knobs
 from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
 from triton.runtime.jit import JITFunction
 
-from mini_kv.labkit.fixture import LabFailure
-from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.kernels.memory_access import KernelMemory, draw_lanes
+from mini_kv.course.given.kernels.interpreter import interpreted
+from mini_kv.course.given.kernels.memory_access import KernelMemory, draw_lanes
+from mini_kv.course.labkit.fixture import LabFailure
 
 with interpreted():
 

@@ -18,7 +18,7 @@ from mini_kv.attention.quantized import (
     quantize_per_token_head,
     to_fp8,
 )
-from mini_kv.lessons.quantization_error import errors, main
+from mini_kv.course.lessons.quantization_error import errors, main
 from mini_kv.tests.attention.problem import make_problem
 
 

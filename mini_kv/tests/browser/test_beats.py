@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mini_kv.course.lessons import tiers_in_letters
+from mini_kv.course.lessons.levers import waste_lever
 from mini_kv.events.scenario import load_scenario, parse_scenario, scenario_names
-from mini_kv.lessons import tiers_in_letters
-from mini_kv.lessons.levers import waste_lever
 from mini_kv.tests.browser.conftest import silent_pages
 from mini_kv.tests.story_examples import crowded_run
 from mini_kv.viz.figure import page, story_data

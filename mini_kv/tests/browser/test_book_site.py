@@ -26,8 +26,8 @@ from mini_kv_book.outputs import same
 from mini_kv_book.places import ROOT, chinese_edition
 
 from mini_kv import __version__
-from mini_kv.labkit.course import PLACEHOLDER
-from mini_kv.labkit.grading.solution_leaks import bodies
+from mini_kv.course.grading.solution_leaks import bodies
+from mini_kv.course.labkit.course_settings import PLACEHOLDER
 from mini_kv.tests.browser.built_book import PREFIX, build, page_names
 from mini_kv.tests.tree import drawn
 

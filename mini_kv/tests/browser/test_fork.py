@@ -18,7 +18,7 @@ import pytest
 from mini_kv_book.places import ROOT
 
 from mini_kv import __version__
-from mini_kv.labkit.course import PLACEHOLDER
+from mini_kv.course.labkit.course_settings import PLACEHOLDER
 from mini_kv.tests.browser.built_book import build, page_names
 from mini_kv.tests.browser.conftest import OpenPage
 from mini_kv.tests.browser.test_book_site import Links

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from mini_kv_book.league import hit_rates
 
-from mini_kv.lessons import instruments, instruments_of_steps
-from mini_kv.lessons.curves import small_trace
-from mini_kv.lessons.instrument import STYLE, script
+from mini_kv.course.lessons import instruments, instruments_of_steps
+from mini_kv.course.lessons.curves import small_trace
+from mini_kv.course.lessons.instrument import STYLE, script
 from mini_kv.planning.cost import H200, served
 
 pytestmark = pytest.mark.browser

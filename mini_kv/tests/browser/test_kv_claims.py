@@ -7,7 +7,7 @@ import pytest
 from mini_kv_book import errata
 from mini_kv_book.places import DOCS
 
-from mini_kv.lessons.predict import Question
+from mini_kv.course.lessons.predict import Question
 
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from mini_kv.labkit.grading.handins import find_handins
+from mini_kv.course.grading.handins import find_handins
 
 ROOT = Path(__file__).parents[3]
 PHONE = {"width": 390, "height": 844, "has_touch": True}
@@ -559,7 +559,7 @@ def test_code_that_ends_python_is_told_so(show):
     page = show()
     assert run(page, "import os\nos._exit(0)\n").startswith("Not passed yet: 0 of 50 points.")
     assert "the code called exit()" in "\n".join(brief(page))
-    text = "from mini_kv.labkit.plugin import end_python\nend_python(3)\n"
+    text = "from mini_kv.course.labkit.plugin import end_python\nend_python(3)\n"
     assert run(page, text).startswith("Python broke down and was ended.")
     assert "exit(3)" in page.locator(".result pre").inner_text()
     assert run(page, solution()).startswith("Passed: 50 of 50")
@@ -747,7 +747,7 @@ def test_a_question_is_asked_about_a_test_that_is_still_to_be_passed(show):
     """Here the last one: all tests of the other functions have passed."""
     page = show()
     text = changed("    stats = kv.prefix_cache_stats", '    todo("lab-05", "cache_hit_rate", "divide")')
-    run(page, f"from mini_kv.labkit import todo\n{text}")
+    run(page, f"from mini_kv.course import todo\n{text}")
     assert page.get_by_label(f"Before you go on: {FORECASTS[3]['ask']}").is_visible()
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from mini_kv import engine
 from mini_kv.cli import main
+from mini_kv.course.lessons.exhibits import HEADS, TAILS
+from mini_kv.course.lessons.play import Levers, Play
 from mini_kv.engine.tokenizer import Tokenizer
-from mini_kv.lessons.exhibits import HEADS, TAILS
-from mini_kv.lessons.play import Levers, Play
 
 DOCS = Path(__file__).parents[3] / "book" / "docs"
 ENGINE = Path(engine.__path__[0])

@@ -15,8 +15,8 @@ from threading import Thread
 
 import pytest
 
+from mini_kv.course.lessons.small_cache import LiveCache
 from mini_kv.events.scenario import load_scenario
-from mini_kv.lessons.small_cache import LiveCache
 
 pytestmark = pytest.mark.notebooks
 
@@ -475,7 +475,7 @@ def test_two_prompts_typed_in_jupyterlab(run_all):
 
 def test_prompts_for_the_engine_in_jupyterlab(run_all):
     """Type other prompts, switch the prefix cache off, make the pool too small: texts and counts are the engine's."""
-    from mini_kv.lessons.generation import run_prompts  # needs torch
+    from mini_kv.course.lessons.generation import run_prompts  # needs torch
 
     page = run_all("14-what-a-cache-buys")
     player = page.locator(".jp-OutputArea-output", has=button(page, "Run")).last

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.own_engine.detection import Count, Jury, changed_lines, main, measure, out_of_reach, report
+from mini_kv.course.finale.detection import Count, Jury, changed_lines, main, measure, out_of_reach, report
+from mini_kv.course.labkit.audit import load_mutants
+from mini_kv.tests.course.attempts import FOLDER, Attempt, all_attempts
 from mini_kv.tests.engine.test_own_engine import LABS, REPOSITORY
-from mini_kv.tests.labkit.attempts import FOLDER, Attempt, all_attempts
 
 BLIND = all_attempts(FOLDER.with_name("blind_versions"))
 """Twenty wrong schedulers and managers, by an author who had seen neither the finale nor the labs' tests."""

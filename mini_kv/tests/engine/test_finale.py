@@ -13,19 +13,19 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.course.finale.blame import Search
+from mini_kv.course.finale.dice_hour import DiceHour, dice_hours
+from mini_kv.course.finale.finale import WINDOWS, Finale, dice_scenes, model_scenes
+from mini_kv.course.finale.found import Found, last_line, own_parts, short
+from mini_kv.course.finale.home_hour import HomeHour
+from mini_kv.course.finale.rush_hour import ModelHour
+from mini_kv.course.finale.steps import Act
+from mini_kv.course.labkit.audit import load_mutants
+from mini_kv.course.labkit.lab import LabPart
+from mini_kv.course.labkit.learner_parts import OwnParts
+from mini_kv.course.labkit.time_limit import TookTooLongError
 from mini_kv.events.edge import EdgeKind
 from mini_kv.installer import pip
-from mini_kv.labkit.audit import load_mutants
-from mini_kv.labkit.lab import LabPart
-from mini_kv.labkit.learner_parts import OwnParts
-from mini_kv.labkit.own_engine.blame import Search
-from mini_kv.labkit.own_engine.dice_hour import DiceHour, dice_hours
-from mini_kv.labkit.own_engine.finale import WINDOWS, Finale, dice_scenes, model_scenes
-from mini_kv.labkit.own_engine.found import Found, last_line, own_parts, short
-from mini_kv.labkit.own_engine.home_hour import HomeHour
-from mini_kv.labkit.own_engine.rush_hour import ModelHour
-from mini_kv.labkit.own_engine.steps import Act
-from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
 from mini_kv.tests.tree import drawn
 

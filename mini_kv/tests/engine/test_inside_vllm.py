@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit.inside_vllm import VARIABLE
-from mini_kv.labkit.inside_vllm.acts import recorded_scene
-from mini_kv.labkit.inside_vllm.recorded import read, write
-from mini_kv.labkit.own_engine.finale import Finale
-from mini_kv.labkit.own_engine.steps import Act
+from mini_kv.course.finale.finale import Finale
+from mini_kv.course.finale.inside_vllm import VARIABLE
+from mini_kv.course.finale.inside_vllm.acts import recorded_scene
+from mini_kv.course.finale.inside_vllm.recorded import read, write
+from mini_kv.course.finale.steps import Act
 from mini_kv.tests.engine.test_own_engine import LABS, REPOSITORY, SOLUTIONS, folder_of, spoil
 
 IN_CORE = ["lab-02", "lab-03", "lab-04", "lab-06", "lab-07", "lab-11"]
@@ -118,5 +118,5 @@ def test_the_python_of_vllm_gets_the_labs_the_seed_and_this_mini_kv(capfd, monke
     monkeypatch.setenv(VARIABLE, str(python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert main(["finale", "--labs", "solution", "--inside-vllm", "--seed", "3"]) == 1
-    told = "-m mini_kv.labkit.inside_vllm --labs solution --seed 3"
+    told = "-m mini_kv.course.finale.inside_vllm --labs solution --seed 3"
     assert capfd.readouterr().out == f"{REPOSITORY} {told}\n"

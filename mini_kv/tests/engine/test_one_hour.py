@@ -2,12 +2,12 @@
 
 import pytest
 
-from mini_kv.labkit.learner_parts import OwnParts
-from mini_kv.labkit.own_engine.finale import model_scenes
-from mini_kv.labkit.own_engine.one_hour import CHANGED, AllOrNothing, OneHour, answers, engines_hour, engines_run
-from mini_kv.labkit.own_engine.steps import Act
-from mini_kv.lessons.levers import swap_lever
-from mini_kv.lessons.notebook import Beside
+from mini_kv.course.finale.finale import model_scenes
+from mini_kv.course.finale.one_hour import CHANGED, AllOrNothing, OneHour, answers, engines_hour, engines_run
+from mini_kv.course.finale.steps import Act
+from mini_kv.course.labkit.learner_parts import OwnParts
+from mini_kv.course.lessons.levers import swap_lever
+from mini_kv.course.lessons.notebook import Beside
 
 QUEUE, LOOKUP = "lab-02 FreeKVCacheBlockQueue", "lab-07 FullAttentionManager"
 

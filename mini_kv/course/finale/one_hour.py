@@ -1,0 +1,206 @@
+"""One rush hour on dice with changed parts, for the chapter and the notebook on the finale. Imports no torch.
+
+    one = OneHour("turns the list")     plays the hour until a step differs from the engine's own run
+    print(one.report)                   what the finale prints about it
+    one.sides()                         both runs up to that step, as two stories
+    one.swaps()                         the hour again, each time with one part from the engine
+
+Four parts play. Those that are not changed are the engine's own.
+"""
+
+import html
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from mini_kv.core.block import BlockHash, KVCacheBlock
+from mini_kv.core.block_hash import HashFunction, RequestBlockHasher, get_request_block_hasher, hash_block_tokens
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.core.request import Request
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.course.finale.blame import Search
+from mini_kv.course.finale.dice_hour import DiceHour
+from mini_kv.course.finale.found import Found, own_parts
+from mini_kv.course.finale.steps import COMPARED, Act
+from mini_kv.course.labkit.lab import LabPart
+from mini_kv.course.labkit.learner_parts import OwnParts
+
+HOUR = DiceHour(454)
+"""An hour of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
+
+
+class TurnsTheList(FreeKVCacheBlockQueue):
+    """The belief: a queue has to turn a list of freed blocks around. Then it is head first."""
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Append the blocks in reverse."""
+        super().append_n(list(reversed(blocks)))
+
+
+class AllOrNothing(FullAttentionManager):
+    """The belief: a prompt that is cached only in part is a miss."""
+
+    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
+        """Return the hit if it is as long as it can be, else nothing."""
+        hit = super().find_longest_cache_hit(block_hashes, max_length)
+        is_whole = len(hit) == len(block_hashes[: max_length // self.block_size])
+        return hit if is_whole else []
+
+
+def hashes_without_parents(block_size: int, hash_function: HashFunction, *_namespace: Any) -> RequestBlockHasher:
+    """The belief: a block's own tokens determine its KV. Return a hasher that leaves the parent hash out."""
+
+    def hasher(request: Request) -> list[BlockHash]:
+        starts = range(len(request.block_hashes) * block_size, request.num_tokens - block_size + 1, block_size)
+        tokens = [request.token_ids[start : start + block_size] for start in starts]
+        return [hash_block_tokens(hash_function, BlockHash(b""), block) for block in tokens]
+
+    return hasher
+
+
+def other_hashes(block_size: int, hash_function: HashFunction, *_namespace: Any) -> RequestBlockHasher:
+    """Return a hasher that is right, and whose hashes are not the engine's: each digest is reversed."""
+    return get_request_block_hasher(block_size, lambda data: hash_function(data)[::-1])
+
+
+class Changed(NamedTuple):
+    """A part in place of the engine's own, and its place."""
+
+    place: str
+    part: Any
+
+
+CHANGED = {
+    "turns the list": Changed("queue", TurnsTheList),
+    "all or nothing": Changed("full_attention", AllOrNothing),
+    "no parent": Changed("hasher", hashes_without_parents),
+    "other hashes": Changed("hasher", other_hashes),
+}
+"""Three wrong parts and a right one."""
+OWN: dict[str, tuple[str, Any]] = {
+    "queue": ("lab-02", FreeKVCacheBlockQueue),
+    "hasher": ("lab-04", get_request_block_hasher),
+    "full_attention": ("lab-07", FullAttentionManager),
+    "scheduler": ("lab-11", Scheduler),
+}
+"""The lab and the engine's part of each place in this hour."""
+
+
+def cast(names: Collection[str]) -> dict[str, Found]:
+    """Return the four parts, with these changes. Raises `ValueError` with the known names for an unknown one."""
+    unknown = [name for name in names if name not in CHANGED]
+    if unknown:
+        raise ValueError(f"no part {unknown[0]!r}; there are: {', '.join(CHANGED)}")
+    values = {place: part for place, (_, part) in OWN.items()} | dict(CHANGED[name] for name in names)
+    found = [_found(LabPart(lab, own.__name__, place), values[place]) for place, (lab, own) in OWN.items()]
+    return {str(each.part): each for each in found}
+
+
+def _found(part: LabPart, value: Any) -> Found:
+    return Found(part, value, f"{value.__module__.rpartition('.')[2]}.py", inspect.getsourcelines(value)[1])
+
+
+@cache
+def engines_run() -> Act:
+    """Return the hour on the engine's own parts, played to the end."""
+    return Act(HOUR).played()
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The comparison after one part has been replaced by the engine's own."""
+
+    sentence: str
+    owners: Mapping[str, str]
+    """The owner of each part."""
+    is_right: bool
+
+    def _repr_html_(self) -> str:
+        cell = '<td style="text-align:left;padding:.1em 1.5em .1em 0">'
+        rows = "".join(f"<tr>{cell}{html.escape(part)}</td>{cell}{who}</td></tr>" for part, who in self.owners.items())
+        return f"<table>{rows}</table><p><b>{html.escape(self.sentence)}</b></p>"
+
+
+class OneHour:
+    """The hour on some changed parts, until a step differs from the engine's own run."""
+
+    def __init__(self, *names: str) -> None:
+        """Play. `names`: keys of `CHANGED`. Raises `ValueError` for an unknown one."""
+        self.names, self.parts = names, cast(names)
+        self.reference = engines_run()
+        self.act = Act(HOUR, own_parts(self.parts.values()))
+        self.difference = self.act.first_difference(self.reference)
+
+    @property
+    def report(self) -> str:
+        """What the finale prints about the hour: both sides of the first step that differs, and the part at fault."""
+        if self.difference is None:
+            return f"{len(self.act.steps)} steps: the same cache, batches and tokens as mini_kv's."
+        blame = Search(self.act, self.reference, self.parts, "the run").lines()
+        return "\n".join([*self.difference.lines("mini_kv"), "", *blame])
+
+    @property
+    def first_steps(self) -> dict[str, int]:
+        """The first step in which each thing differs, if both runs go on to the end."""
+        first: dict[str, int] = {}
+        ended = Act(HOUR, self.act.own).played()
+        for mine, its in zip(ended.steps, self.reference.steps, strict=False):
+            for compared in COMPARED:
+                if compared.of(mine) != compared.of(its):
+                    first.setdefault(compared.noun, mine.number)
+        return first
+
+    def sides(self, more: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the engine's run and the learner's as stories, `more` steps beyond the first that differs."""
+        step = self.difference.its.number if self.difference else len(self.reference.steps)
+        until = partial(_story, step + more, step)
+        return until(OwnParts(), "The engine's parts"), until(self.act.own, f"Changed: {', '.join(self.names)}")
+
+    def swaps(self) -> dict[str, Swapped]:
+        """Return the comparison for each replaced part. The first has none replaced."""
+        return {"none": self._swapped(None), **{name: self._swapped(name) for name in self.parts}}
+
+    def _swapped(self, replaced: str | None) -> Swapped:
+        found = {name: each for name, each in self.parts.items() if name != replaced}
+        act = self.act.again(own_parts(found.values()), self.act.limit)
+        difference = act.first_difference(self.reference)
+        owners = {name: "mini_kv" if name == replaced else "yours" for name in self.parts}
+        if difference is None:
+            return Swapped(f"{len(act.steps)} steps, all equal to the engine's.", owners, True)
+        return Swapped(f"Step {difference.its.number} differs: {difference.what}.", owners, False)
+
+
+def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
+    """Return the first `last` steps as a story that opens at the step `opened`."""
+    rush = HOUR.rush(own)
+    for step in rush.steps():
+        if step.number == last:
+            break
+    return {**rush.film(), "title": title, "at": opened}
+
+
+def engines_hour() -> dict[str, Any]:
+    """Return the whole hour on the engine's own parts, as a story."""
+    return _story(len(engines_run().steps), 7, OwnParts(), "An hour on dice")
+
+
+def engines_side() -> dict[str, Any]:
+    """Return the engine's side of the hour in which a queue turns the list, up to the first hit that is lost."""
+    return OneHour("turns the list").sides(more=6)[0]
+
+
+def learners_side() -> dict[str, Any]:
+    """Return the learner's side of the same steps."""
+    return OneHour("turns the list").sides(more=6)[1]
+
+
+def answers(act: Act) -> dict[str, list[int]]:
+    """Return the tokens of each request, from all steps."""
+    said: dict[str, list[int]] = {}
+    for step in act.steps:
+        for name, token_ids in step.token_ids.items():
+            said.setdefault(name, []).extend(token_ids)
+    return said

@@ -1,0 +1,183 @@
+"""The rush hour of a small model: forty requests from a seed, on an engine whose pool is too small for them.
+
+rush = ModelHour(seed=0).rush(own)     an engine with these parts
+for step in rush.steps(): ...          arrivals, departures, and a step of the engine, until the last answer
+rush.film()                            the story of its cache, for a figure
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.course.finale.assembly import make_manager, seams
+from mini_kv.course.finale.steps import Step, found_by, names_of
+from mini_kv.course.finale.visits import Guests, Visit, visits
+from mini_kv.course.labkit.learner_parts import OwnParts
+from mini_kv.engine.checkpoint import load_model, tiny_folder
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
+from mini_kv.engine.model import TinyLlama
+from mini_kv.engine.output_processor import DeltaOutput, sample_name
+from mini_kv.engine.sampling import SamplingParams
+from mini_kv.serve.live_story import LiveStory
+from mini_kv.viz.story_json import scheduled_tokens
+
+LARGER_BY = 16
+"""Factor of the queries in an hour with large scores. The exponential of such a score is too large for a float32."""
+LONGEST = 234
+"""Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHour:
+    """A rush hour: which requests, and the engine's sizes."""
+
+    seed: int = 0
+    windows: bool = False
+    """Whether two of three layers of the model have a window."""
+    forks: bool = False
+    """Whether two of the requests have several samples."""
+    large_scores: bool = False
+    """Whether the scores of attention are so large that a softmax must subtract their maximum."""
+    num_visits: int | None = None
+    """Keep only the first requests. `None`: all."""
+    longest_answer: int | None = None
+    """End each answer after so many tokens. `None`: answers are as long as their requests want."""
+    enable_caching: bool = True
+    max_num_seqs: int = 12
+    block_size: int = 8
+    num_blocks: int = 43
+    """Blocks of the pool, which is short. One of them is the null block."""
+
+    def rush(self, own: OwnParts) -> "ModelRush":
+        """Return an engine with these parts."""
+        return ModelRush(self, own)
+
+    def others(self) -> dict[str, "ModelHour"]:
+        """Return the same requests on engines that have less."""
+        rows = self.num_blocks * self.block_size // LONGEST
+        return {
+            "no prefix caching": replace(self, enable_caching=False),
+            "a row per request": replace(self, enable_caching=False, max_num_seqs=max(1, rows)),
+            "one at a time": replace(self, max_num_seqs=1),
+        }
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's sizes and limits."""
+        limits = SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=48)
+        return EngineConfig(
+            self.block_size,
+            self.num_blocks,
+            enable_prefix_caching=self.enable_caching,
+            scheduler=limits,
+            seed=self.seed,
+        )
+
+    def visits(self) -> list[Visit]:
+        """Return the requests in the order of their arrival."""
+        kept = visits(self.seed, forks=self.forks)[: self.num_visits]
+        longest = self.longest_answer or LONGEST
+        return [replace(visit, max_tokens=min(visit.max_tokens, longest)) for visit in kept]
+
+
+def _enlarge_scores(model: TinyLlama) -> None:
+    """Make the queries of this model longer."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj" in name:
+                weight.mul_(LARGER_BY)
+
+
+class Arrived(NamedTuple):
+    """A request, as the story needs it."""
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+
+
+class ModelRush:
+    """One rush hour on one engine."""
+
+    def __init__(self, hour: ModelHour, own: OwnParts) -> None:
+        """Build the engine."""
+        self.hour = hour
+        self.live = LiveStory(partial(make_manager, own), record=True)
+        model, tokenizer = load_model(tiny_folder(windows=hour.windows))
+        if hour.large_scores:
+            _enlarge_scores(model)
+        parts = {**seams(own, on_logits=self._note), "make_manager": self.live.make_manager}
+        self.engine = LLMEngine(model, tokenizer, hour.config, **parts)
+        self.live.watch(self.engine)
+        self.live.turned(busy=False)
+        self.number = 0
+        self._guests = Guests(hour.visits())
+        self._arrived: dict[str, Arrived] = {}
+        self._logits: dict[str, Tensor] = {}
+
+    def _note(self, request_ids: list[str], logits: Tensor) -> None:
+        self._logits = dict(zip(request_ids, logits, strict=True))
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps until the last answer is complete. Raises whatever the engine raises."""
+        while self._guests.are_due or self.engine.has_unfinished_requests:
+            self.number += 1
+            for visit in self._guests.arriving(self.number):
+                self._add(visit, self._guests.texts[visit.request_id])
+            for request_id in self._guests.leaving(self.number):
+                self.engine.abort(request_id)
+            yield self._step()
+
+    def _add(self, visit: Visit, text: str) -> None:
+        params = SamplingParams(max_tokens=visit.max_tokens, temperature=0.8 if visit.n > 1 else 0, seed=self.hour.seed)
+        self.engine.add_request(visit.request_id, text, params, n=visit.n)
+        assert self.engine.tokenizer is not None
+        arrived = Arrived(visit.request_id, self.engine.tokenizer.encode(text))
+        self._arrived[visit.request_id] = arrived
+        self.live.came(arrived)
+
+    def _step(self) -> Step:
+        self._logits = {}
+        deltas = self.engine.step()
+        token_ids: dict[str, list[int]] = {}
+        for delta in deltas:
+            token_ids[sample_name(delta.request_id, delta.index)] = delta.new_token_ids
+            self._take(delta)
+        self.live.turned(busy=False)
+        frame, spans, _, told = self.live.kept[-1]
+        if told["do"] != f"step {self.engine.stats.num_steps}":
+            spans = []
+        scheduler, stats = self.engine.scheduler, self.engine.stats
+        scheduled = list(scheduled_tokens(spans).items())
+        return Step(
+            number=self.number,
+            spans=spans,
+            found=found_by(spans, scheduled),
+            scheduled=scheduled,
+            messages=[],
+            waiting=names_of(list(scheduler.waiting)),
+            num_preemptions=scheduler.num_preemptions,
+            counters={
+                "hit rate": stats.recent_requests.hit_rate,
+                "usage": round(self.engine.kv_cache_manager.usage, 6),
+            },
+            frame=frame,
+            token_ids=token_ids,
+            logits=self._logits,
+        )
+
+    def film(self) -> dict[str, Any]:
+        """Return the story of the pool. It ends where the run ended."""
+        return {**(self.live.recorded() or {}), "title": f"The rush hour of seed {self.hour.seed}"}
+
+    def _take(self, delta: DeltaOutput) -> None:
+        if delta.index == 0:
+            self._guests.say(delta.request_id, delta.new_text)
+        if delta.finish_reason:
+            self._guests.sample_ended(delta.request_id)
+        self.live.said(self._arrived[delta.request_id], delta)

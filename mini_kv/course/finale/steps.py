@@ -1,0 +1,236 @@
+"""The steps of a run, and the first step in which two runs differ. Imports no torch.
+
+Two right engines may name a block by different hashes. So hashes are compared by the order of their first use.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from mini_kv.core.request import Request
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.course.finale.trial import STEP_LIMIT_S, TOLERANCE, first_cause
+from mini_kv.course.labkit.learner_parts import OwnParts
+from mini_kv.course.labkit.time_limit import TookTooLongError, each_in_time
+from mini_kv.events.frame import Frame
+from mini_kv.events.story import story
+from mini_kv.events.traced_manager import Span
+from mini_kv.viz.text import draw_state
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an engine, and its state afterwards."""
+
+    number: int
+    spans: Sequence[Span]
+    """The calls to the cache."""
+    found: dict[str, int]
+    """The tokens that each newly admitted request found in the cache."""
+    scheduled: list[tuple[str, int]]
+    """The requests that ran, in the order of the batch, and the tokens computed for each."""
+    messages: list[str]
+    """What the scheduler tells the worker, as text."""
+    waiting: list[str]
+    """The waiting requests after the step, first in line first."""
+    num_preemptions: int
+    """Preemptions since the beginning."""
+    counters: dict[str, float]
+    """The counters of pool and cache that a user can read."""
+    frame: Frame
+    """Blocks, block tables and free queue after the step."""
+    groups: list[tuple[str, ...]] = field(default_factory=list)
+    """The layers of each group. Empty in a run with a model."""
+    statuses: list[str] = field(default_factory=list)
+    """The status of each waiting request and its preemptions, as text. Empty in a run with a model."""
+    endings: dict[str, str] = field(default_factory=dict)
+    """The reason why each request of the batch ended, or that it did not. Empty in a run with a model."""
+    home: list[str] = field(default_factory=list)
+    """The entries of the second home, least recently used first. Empty in a run without one."""
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
+    """The new tokens of each request or sample."""
+    logits: dict[str, Any] = field(default_factory=dict)
+    """The tensors that they were chosen from. Empty in a run without a model."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The calls to the cache, each with what it found, allocated, evicted or freed."""
+        return story(self.spans)
+
+
+class Rush(Protocol):
+    """A run of a rush hour on one engine."""
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps until no request is left. Raises whatever the engine raises."""
+
+    def film(self) -> dict[str, Any]:
+        """Return the story of the pool so far, for the figure."""
+
+
+class Hour(Protocol):
+    """A rush hour: its requests, and the sizes of its engine."""
+
+    def rush(self, own: OwnParts) -> Rush:
+        """Return an engine with these parts."""
+
+
+@dataclass(slots=True)
+class Act:
+    """One run of a rush hour: its steps, and its error."""
+
+    hour: Hour
+    own: OwnParts = field(default_factory=OwnParts)
+    limit: float = STEP_LIMIT_S
+    """Seconds that a step may compute. The first one includes the building of the engine."""
+    steps: list[Step] = field(default_factory=list)
+    error: BaseException | None = None
+    rush: Rush | None = None
+    each_step: Callable[[int], None] = lambda number: None
+    """Is told the number of each step that was made."""
+
+    def again(self, own: OwnParts, limit: float) -> "Act":
+        """Return a run of the same rush hour on other parts."""
+        return Act(self.hour, own, limit)
+
+    def run(self) -> Generator[Step, None, None]:
+        """Yield the steps, and end at an error."""
+        try:
+            for step in each_in_time(self._steps(), self.limit):
+                self.steps.append(step)
+                self.each_step(len(self.steps))
+                yield step
+        except (Exception, SystemExit, TookTooLongError) as error:
+            self.error = first_cause(error)
+
+    def _steps(self) -> Iterator[Step]:
+        self.rush = self.hour.rush(self.own)
+        yield from self.rush.steps()
+
+    def played(self) -> "Act":
+        """Run to the end without a time limit, and return the act. For the engine's own parts: an error is raised."""
+        self.steps += self._steps()
+        return self
+
+    def agrees_with(self, reference: "Act") -> bool:
+        """Run until a step differs from the other run's. Return whether none differs."""
+        return self.first_difference(reference) is None
+
+    def first_difference(self, reference: "Act") -> "Difference | None":
+        """Run until a step differs from the other run's, and return both steps."""
+        hashes, twins = Numbering(), Numbering()
+        with closing(self.run()) as run:
+            for step, its in zip(run, reference.steps, strict=False):
+                what = differing(step, its)
+                if not what and hashes.of(step) != twins.of(its):
+                    what = "the cached blocks"
+                if what:
+                    return Difference(what, step, its)
+        if self.error is not None or len(self.steps) < len(reference.steps):
+            return Difference("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
+        return None
+
+
+class Numbering:
+    """Numbers block hashes in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, step: Step) -> list[int | None]:
+        """Return the number of each block's hash. `None`: the block is not cached."""
+        hashes = (block.block_hash for block in step.frame.blocks)
+        return [None if each is None else self._numbers.setdefault(each, len(self._numbers)) for each in hashes]
+
+
+class Compared(NamedTuple):
+    """Something that must be equal in both runs."""
+
+    noun: str
+    of: Callable[[Step], Any]
+
+
+COMPARED = (
+    Compared("the groups of layers", lambda step: step.groups),
+    Compared("the tokens that were found", lambda step: step.found),
+    Compared("the requests that ran", lambda step: step.scheduled),
+    Compared("the references", lambda step: [block.ref_cnt for block in step.frame.blocks]),
+    Compared("the block tables", lambda step: step.frame.tables),
+    Compared("the free queue", lambda step: step.frame.free_order),
+    Compared("the worker's orders", lambda step: step.messages),
+    Compared("the second home", lambda step: step.home),
+    Compared("the waiting requests", lambda step: step.waiting),
+    Compared("the status of the waiting requests", lambda step: step.statuses),
+    Compared("the reasons why requests ended", lambda step: step.endings),
+    Compared("the number of preemptions", lambda step: step.num_preemptions),
+    Compared("the counters", lambda step: step.counters),
+    Compared("the tokens", lambda step: step.token_ids),
+    Compared("the requests that got logits", lambda step: step.logits.keys()),
+)
+"""In the order in which a difference is reported: what goes wrong first comes first."""
+
+
+def differing(step: Step, its: Step) -> str:
+    """Return what differs between two steps, or an empty string. `Act.first_difference` compares the block hashes."""
+    for compared in COMPARED:
+        if compared.of(step) != compared.of(its):
+            return compared.noun
+    pairs = ((row, its.logits[name]) for name, row in step.logits.items())
+    if not all(float((row - other).abs().max()) <= TOLERANCE for row, other in pairs):  # NaN is no small number
+        return "the logits"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first step that differs."""
+
+    what: str
+    mine: Step | None
+    """`None`: there is no such step."""
+    its: Step
+
+    def lines(self, host: str) -> list[str]:
+        """Return both sides of the step, as text. `host`: the name of the other engine."""
+        lines = [f"Step {self.its.number} differs: {self.what}."]
+        of = next((compared.of for compared in COMPARED if compared.noun == self.what), None)
+        for owner, step in ((host, self.its), ("yours", self.mine)):
+            if step is None:
+                continue
+            lines += ["", f"{owner}:", *(f"  {line}" for line in step.lines)]
+            lines += [f"  {line}" for line in draw_state(step.frame)]
+            if of is not None and self.what not in DRAWN:
+                lines += [f"  {self.what.removeprefix('the ')}: {of(step)}"]
+        return lines
+
+
+DRAWN = ("the references", "the block tables", "the free queue")
+"""What the drawing of a step shows already."""
+
+
+def told(output: SchedulerOutput) -> list[str]:
+    """Return what a plan tells the worker, one line per request. New blocks that are none may be told in two ways."""
+    lines = [
+        f"{new.request_id}: computed {new.num_computed_tokens}, tokens {list(new.token_ids)}, blocks {new.block_ids}"
+        for new in output.scheduled_new_reqs
+    ]
+    for request_id, new_block_ids, num_computed_tokens in output.scheduled_cached_reqs:
+        blocks = new_block_ids if new_block_ids and any(new_block_ids) else "none"
+        lines.append(f"{request_id}: computed {num_computed_tokens}, new blocks {blocks}")
+    lines += [f"{name}: drafts {drafts}" for name, drafts in output.scheduled_spec_decode_tokens.items()]
+    for verb, names in (("preempted", output.preempted_req_ids), ("ended", output.finished_req_ids)):
+        lines += [f"{name}: {verb}" for name in sorted(set(names))]
+    return sorted(lines)
+
+
+def found_by(spans: Sequence[Span], scheduled: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the tokens that each newly admitted request found. Lookups of refused requests do not count."""
+    ran = dict(scheduled)
+    lookups = (span for span in spans if span.call == "get_computed_blocks" and span.request_id in ran)
+    return {str(span.request_id): span.result for span in lookups if isinstance(span.result, int)}
+
+
+def names_of(requests: Sequence[Request]) -> list[str]:
+    """Return the ids of these requests."""
+    return [request.request_id for request in requests]

@@ -1,0 +1,263 @@
+"""lab-05-examples, in which learners write examples for `prefill` and its counts before they write them.
+
+An example may make the calls of `CacheUnderTest`. The faulty versions are below, then the correct ones: reading them is
+reading the lab's answers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.course.given import manager_under_test
+from mini_kv.course.given.checks import Outcome, run_in
+from mini_kv.course.given.faulty_managers import make_manager
+from mini_kv.course.given.manager_under_test import Session
+
+Prefill = Callable[[KVCacheManager, list[int], str], tuple[Request, int] | None]
+
+
+def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Admit a request with its hit, and compute its whole prompt. Return the hit in tokens, too."""
+    request = kv.new_request(request_id, token_ids)
+    num_hit_tokens = manager_under_test.prefill(kv, request)
+    return None if num_hit_tokens is None else (request, num_hit_tokens)
+
+
+def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the reference counts of the request's blocks."""
+    return [block.ref_cnt for block in kv.get_blocks(request.request_id).blocks[0]]
+
+
+def cache_hit_rate(kv: KVCacheManager) -> float:
+    """Return the share of the prompts' tokens that were found."""
+    stats = kv.prefix_cache_stats
+    return stats.hits / stats.queries if stats.queries else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of the three functions of lab-05."""
+
+    title: str
+    """What is different in it, or the sentence of the contract that it breaks."""
+    check: str = ""
+    """The function whose part of the contract it breaks. Empty if it is correct."""
+    prefill: Prefill = prefill
+    ref_counts: Callable[[KVCacheManager, Request], list[int]] = ref_counts
+    hit_rate: Callable[[KVCacheManager], float] = cache_hit_rate
+
+
+class CacheUnderTest:
+    """A cache whose requests are admitted by a version of unknown kind."""
+
+    def __init__(self, session: "AdmissionSession", num_blocks: int, block_size: int) -> None:
+        self._session = session
+        self._version: Version = session.make_inner()
+        self._kv = make_manager(num_blocks + 1, block_size)
+        self._requests: dict[str, Request] = {}
+        self.told = [f"a cache of {num_blocks} blocks of {block_size} tokens"]
+        """The calls so far with their answers, as text."""
+
+    def prefill(self, token_ids: Sequence[int], request_id: str) -> int | None:
+        """Admit a request. Returns the number of tokens that were found, or `None` if there is no room."""
+        admitted = self._do(
+            f"prefill({list(token_ids)}, {request_id!r})",
+            lambda: self._version.prefill(self._kv, list(token_ids), request_id),
+            lambda answer: "None" if answer is None else f"{answer[1]} found",
+        )
+        if admitted is None:
+            return None
+        self._requests[request_id], num_found = admitted
+        return num_found  # type: ignore[no-any-return]
+
+    def computed(self, request_id: str) -> int:
+        """Return the number of computed tokens of a request."""
+        return int(self._do(f"computed({request_id!r})", lambda: self._requests[request_id].num_computed_tokens))
+
+    def table(self, request_id: str) -> list[int]:
+        """Return the ids of the blocks of a request."""
+        return list(self._do(f"table({request_id!r})", lambda: list(self._kv.get_block_ids(request_id)[0])))
+
+    def ref_counts(self, request_id: str) -> list[int]:
+        """Return how many requests hold each block of this one."""
+        call = f"ref_counts({request_id!r})"
+        return list(self._do(call, lambda: self._version.ref_counts(self._kv, self._requests[request_id])))
+
+    def hit_rate(self) -> float:
+        """Return the share of all prompts' tokens that were found."""
+        return float(self._do("hit_rate()", lambda: self._version.hit_rate(self._kv)))
+
+    def free(self, request_id: str) -> None:
+        """End a request."""
+        self._do(f"free({request_id!r})", lambda: self._kv.free(self._requests.pop(request_id)))
+
+    def num_free(self) -> int:
+        """Return the number of free blocks."""
+        return int(self._do("num_free()", lambda: self._kv.block_pool.num_free_blocks))
+
+    def _do(self, told: str, call: Callable[[], Any], shown: Callable[[Any], str] = str) -> Any:
+        self.told.append(told)
+        answer = self._session.do(call)
+        self.told[-1] += f": {shown(answer)}"
+        return answer
+
+
+@dataclass(slots=True)
+class AdmissionSession(Session):
+    """One run of an example: its caches, and the number of its calls."""
+
+    caches: list[CacheUnderTest] = field(default_factory=list)
+
+    def make_cache(self, num_blocks: int, block_size: int) -> CacheUnderTest:
+        """Return a new cache with this many blocks that can be used, of `block_size` tokens."""
+        cache = CacheUnderTest(self, num_blocks, block_size)
+        self.caches.append(cache)
+        return cache
+
+
+MakeCache = Callable[[int, int], CacheUnderTest]
+
+
+def run_on_version(check: Callable[[MakeCache], object], version: Version) -> tuple[Outcome, list[str]]:
+    """Run an example on this version. Return its outcome, and the calls to its last cache."""
+    session = AdmissionSession(lambda: version)
+    outcome = run_in(session, lambda: check(session.make_cache))
+    return outcome, session.caches[-1].told if session.caches else []
+
+
+# The faulty versions ------------------------------------------------------------------------------------------------
+
+
+def takes_new_blocks(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Look up, and then take new blocks for all tokens."""
+    request = kv.new_request(request_id, token_ids)
+    _, num_hit_tokens = kv.get_computed_blocks(request)
+    if kv.allocate_slots(request, request.num_tokens) is None:
+        return None
+    request.num_computed_tokens = request.num_tokens
+    return request, num_hit_tokens
+
+
+def asks_for_all_tokens(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Ask for slots for all tokens, after those of the hit."""
+    request = kv.new_request(request_id, token_ids)
+    hit, num_hit_tokens = kv.get_computed_blocks(request)
+    if kv.allocate_slots(request, request.num_tokens, num_hit_tokens, hit) is None:
+        return None
+    request.num_computed_tokens = request.num_tokens
+    return request, num_hit_tokens
+
+
+def counts_the_new_tokens(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Count only the new tokens as computed."""
+    admitted = prefill(kv, token_ids, request_id)
+    if admitted is not None:
+        admitted[0].num_computed_tokens -= admitted[1]
+    return admitted
+
+
+def returns_new_tokens(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Return the number of new tokens in place of the hit."""
+    admitted = prefill(kv, token_ids, request_id)
+    return None if admitted is None else (admitted[0], len(token_ids) - admitted[1])
+
+
+def makes_room(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Empty the cache if there is no room, and refuse."""
+    admitted = prefill(kv, token_ids, request_id)
+    if admitted is None:
+        kv.evict_blocks(range(1, len(kv.block_pool.blocks)))
+    return admitted
+
+
+def keeps_a_block(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Take a block before it refuses."""
+    admitted = prefill(kv, token_ids, request_id)
+    if admitted is None and kv.block_pool.num_free_blocks:
+        kv.block_pool.get_new_blocks(1)
+    return admitted
+
+
+def counts_hits_alone(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the counts of shared blocks alone."""
+    return [count for count in ref_counts(kv, request) if count > 1]
+
+
+def tail_first(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the counts from the last block to the first."""
+    return ref_counts(kv, request)[::-1]
+
+
+def held_or_not(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return 1 for every block that is held."""
+    return [min(count, 1) for count in ref_counts(kv, request)]
+
+
+def one_without_a_hit(kv: KVCacheManager) -> float:
+    """Return 1.0 if nothing was found."""
+    return kv.prefix_cache_stats.hits / max(kv.prefix_cache_stats.queries, 1) or 1.0
+
+
+def hits_per_miss(kv: KVCacheManager) -> float:
+    """Divide the found tokens by the others."""
+    stats = kv.prefix_cache_stats
+    return stats.hits / max(stats.queries - stats.hits, 1)
+
+
+def percent(kv: KVCacheManager) -> float:
+    """Return a number up to 100."""
+    return 100 * cache_hit_rate(kv)
+
+
+_RIGHT = Version("the engine's way")
+_P, _R, _H = "check_prefill", "check_ref_counts", "check_hit_rate"
+FAULTY_VERSIONS = (
+    replace(_RIGHT, check=_P, prefill=takes_new_blocks, title="The table begins with the blocks that were found."),
+    replace(_RIGHT, check=_P, prefill=asks_for_all_tokens, title="New blocks are taken for the other tokens only."),
+    replace(_RIGHT, check=_P, prefill=counts_the_new_tokens, title="The whole prompt is computed afterwards."),
+    replace(_RIGHT, check=_P, prefill=returns_new_tokens, title="`prefill` returns the tokens that were found."),
+    replace(_RIGHT, check=_P, prefill=makes_room, title="A refusal evicts nothing."),
+    replace(_RIGHT, check=_P, prefill=keeps_a_block, title="A refusal takes no block."),
+    replace(_RIGHT, check=_R, ref_counts=counts_hits_alone, title="There is a count for each block of the table."),
+    replace(_RIGHT, check=_R, ref_counts=tail_first, title="The first count is that of the first block."),
+    replace(_RIGHT, check=_R, ref_counts=held_or_not, title="A count is the number of tables with this block."),
+    replace(_RIGHT, check=_H, hit_rate=one_without_a_hit, title="Without a hit the rate is 0.0."),
+    replace(_RIGHT, check=_H, hit_rate=hits_per_miss, title="The rate is a share of all tokens of the prompts."),
+    replace(_RIGHT, check=_H, hit_rate=percent, title="The rate is at most 1.0."),
+)
+"""Version 1 is the first of them. The title is the sentence that it breaks."""
+
+
+# The correct versions -----------------------------------------------------------------------------------------------
+
+
+def sets_the_hit_first(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Admit as lab-05's solution does: the hit is counted before the call."""
+    request = kv.new_request(request_id, token_ids)
+    blocks, num_found = kv.get_computed_blocks(request)
+    request.num_computed_tokens = num_found
+    if kv.allocate_slots(request, request.num_tokens - num_found, new_computed_blocks=blocks) is None:
+        request.num_computed_tokens = 0
+        return None
+    request.num_computed_tokens = request.num_tokens
+    return request, num_found
+
+
+def backwards(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Admit in a pool whose free blocks without a hash are in the reverse order."""
+    queue = kv.block_pool.free_block_queue
+    fresh = [block for block in queue.get_all_free_blocks() if block.block_hash is None]
+    for block in fresh:
+        queue.remove(block)
+    queue.prepend_n(sorted(fresh, key=lambda block: -block.block_id))
+    return prefill(kv, token_ids, request_id)
+
+
+CORRECT_VERSIONS = (
+    _RIGHT,
+    replace(_RIGHT, prefill=sets_the_hit_first, title="the hit is counted before the call"),
+    replace(_RIGHT, prefill=backwards, title="new blocks are taken from the highest id down"),
+)
+"""Versions that keep the contract, each with what is different in it."""

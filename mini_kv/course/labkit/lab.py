@@ -1,0 +1,252 @@
+"""A lab: a folder `labs/lab-NN`, or `lab-NN-further` for its continuation, with a `lab.toml`."""
+
+import importlib.util
+import os
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mini_kv.course.labkit.learner_parts import OwnParts
+from mini_kv.installer import install
+from mini_kv.messages import choices, shown
+
+NEEDS = {
+    "C": "the standard library and pytest",
+    "T": "PyTorch, on a CPU",
+    "K": "Triton, interpreted or on a GPU",
+}
+"""The levels of requirements that a lab can declare, by the letter in its `lab.toml`."""
+PACKED_LABS = Path(__file__).with_name("labs.zip")
+"""The labs, in an installed wheel: `mini-kv labs` writes them."""
+PACKAGES = {"C": (), "T": ("torch",), "K": ("torch", "triton", "numpy")}
+"""Packages that each level needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabFunction:
+    """A function that the learner writes."""
+
+    name: str
+    signature: str
+    """The call in the tests, such as `prefill(kv, token_ids, request_id)`."""
+    minutes: int
+    vllm: str
+    """Symbol and file of the equivalent in vLLM."""
+
+
+_PLACES = tuple(place.name for place in fields(OwnParts))
+NOT_FOR = {
+    "one group": "it gives slots to one group of layers, and this model has several",
+    "windows": "not needed by this model: no layer has a window (add --windows)",
+    "finale": "used by mini-kv finale alone",
+}
+"""Requirements of a part on the model, each with the reason why it is not used with another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabPart:
+    """A class, method or function of a lab that the engine can use in place of its own, or the reason why it cannot."""
+
+    lab_id: str
+    name: str
+    goes_to: str = ""
+    """The place in the engine: a field of `OwnParts`."""
+    methods: tuple[str, ...] = ()
+    """Methods that must be finished, if it is a class."""
+    calls: tuple[str, ...] = ()
+    """Functions of the same file that it calls, and that must be finished."""
+    never: str = ""
+    """Why the engine does not take it, if it has no place."""
+    only_for: str = ""
+    """The required kind of model, a key of `NOT_FOR`. Empty: any."""
+
+    def __post_init__(self) -> None:
+        if bool(self.goes_to) == bool(self.never):
+            raise ValueError(f"part {self.name} needs goes_to, or never with the reason, and not both")
+        if self.goes_to and self.goes_to not in _PLACES:
+            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {choices(self.goes_to, _PLACES)}")
+        if self.only_for and self.only_for not in NOT_FOR:
+            raise ValueError(f"part {self.name} is only for {self.only_for!r}: there are {', '.join(NOT_FOR)}")
+
+    def __str__(self) -> str:
+        return f"{self.lab_id} {self.name}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the methods and functions that must be finished before the engine uses this part."""
+        return (*(f"{self.name}.{method}" for method in self.methods), *self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One lab."""
+
+    lab_id: str
+    """Name of its folder, such as `lab-05`."""
+    folder: Path
+    title: str
+    minutes: int
+    difficulty: int
+    needs: str
+    """A key of `NEEDS`."""
+    prerequisites: tuple[str, ...]
+    points: int
+    """Points of all tests together."""
+    lesson: str
+    """The lesson of the lab in a sentence, shown after full marks."""
+    question: str
+    """A further question, asked after full marks."""
+    functions: tuple[LabFunction, ...]
+    engine: str | None
+    """Module of the engine that has the same functions, or `None` if none has."""
+    parts: tuple[LabPart, ...] = ()
+    """The lab's classes and functions that the engine can use in place of its own."""
+
+    def short_name(self, function: str) -> str:
+        """Return the function's name without its class, unless two classes of the lab have that name."""
+        short = function.rpartition(".")[2]
+        alike = [other for other in self.functions if other.name.rpartition(".")[2] == short]
+        return short if len(alike) < 2 else function
+
+    @property
+    def is_further(self) -> bool:
+        """Whether it continues the lab of its number. It is graded like any, but not counted among the labs."""
+        return self.lab_id.count("-") > 1
+
+    @property
+    def root(self) -> Path:
+        """The repository."""
+        return self.folder.parent.parent
+
+    @property
+    def state(self) -> Path:
+        """Folder of the learner's state. It may be missing."""
+        return self.root / ".mini_kv"
+
+    @property
+    def missing(self) -> str | None:
+        """The missing packages and the command that installs them, or `None` if none is missing."""
+        missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
+        if not missing:
+            return None
+        get = [install("torch --index-url https://download.pytorch.org/whl/cpu")] if "torch" in missing else []
+        if missing != ["torch"]:
+            get.append(f"{install('triton numpy')} (on Linux; elsewhere use WSL or Colab)")
+        return f"{self.lab_id} needs {NEEDS[self.needs]}: {', then '.join(get)}"
+
+    @property
+    def starter(self) -> Path:
+        """The learner's file."""
+        return self.folder / "starter.py"
+
+    @property
+    def pristine_starter(self) -> Path:
+        """The course's starter, independent of the learner's `starter.py`."""
+        return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
+
+    def lacking(self) -> list[str]:
+        """Return the functions to write whose names are missing in the learner's file, or none if it is unreadable."""
+        try:
+            text = self.starter.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return []
+        return [f.name for f in self.functions if not re.search(rf"\b{f.name.rpartition('.')[2]}\b", text)]
+
+    def course_file(self, name: str) -> dict[str, Any]:
+        """Return the content of one of the lab's TOML files. Raises a `ValueError` that names the file."""
+        file = self.folder / name
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file}: {error}") from error
+
+    @property
+    def solutions(self) -> Path:
+        """Folder of the reference solution; absent in a student edition."""
+        return self.root / "solutions" / self.lab_id
+
+
+def load_lab(folder: Path) -> Lab:
+    """Return the lab in `folder`. Raises `ValueError` that names the file for an invalid `lab.toml`."""
+    file = folder / "lab.toml"
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values["functions"] = tuple(LabFunction(**function) for function in values.pop("function"))
+        values["parts"] = tuple(_read_part(folder.name, part) for part in values.pop("part", ()))
+        values["prerequisites"] = tuple(values["prerequisites"])
+        for name in ("minutes", "difficulty", "points"):
+            if type(values[name]) is not int or values[name] < 1:
+                raise ValueError(f"{name} must be a whole number, at least 1")
+        optional = {"engine": None, "lesson": "", "question": ""}
+        return Lab(lab_id=folder.name, folder=folder, **optional | values)
+    except (OSError, TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _read_part(lab_id: str, values: dict[str, Any]) -> LabPart:
+    methods, calls = (tuple(values.pop(name, ())) for name in ("methods", "calls"))
+    return LabPart(lab_id, methods=methods, calls=calls, **values)
+
+
+class UnknownLabError(ValueError):
+    """The lab or the course's checkout does not exist. For a lab the message lists the existing labs."""
+
+
+def find_checkout(start: Path) -> Path:
+    """Return the nearest folder from `start` upwards that contains labs.
+
+    Raises `UnknownLabError` if there is none. The message has the path of this mini_kv's checkout, if it has one, or
+    the command that writes the labs.
+    """
+    for folder in (start, *start.parents):
+        if _lab_files(folder):
+            return folder
+    own = Path(__file__).parents[3]
+    here = "`mini-kv labs FOLDER` writes them" if PACKED_LABS.is_file() else "call this in a clone of the repository"
+    where = f"call this in {own}" if _lab_files(own) else here
+    raise UnknownLabError(f"there are no labs in {start} or above it: {where}")
+
+
+def find_lab(name: str, start: Path) -> Lab:
+    """Return the lab called `5`, `05`, `lab-05` or `5-further`, near `start`. Raises `UnknownLabError`."""
+    labs = all_labs(find_checkout(start))
+    number, dash, further = name.removeprefix("lab-").partition("-")
+    for lab in labs:
+        if lab.lab_id == f"lab-{number.rjust(2, '0')}{dash}{further}":
+            return lab
+    raise UnknownLabError(f"no lab {shown(name)}; {choices(name, [lab.lab_id for lab in labs], 'mini-kv status')}")
+
+
+def all_labs(root: Path) -> list[Lab]:
+    """Return the labs of the checkout in order."""
+    return [load_lab(file.parent) for file in _lab_files(root)]
+
+
+def _lab_files(root: Path) -> list[Path]:
+    return sorted(root.glob("labs/lab-*/lab.toml"), key=lambda file: place_of(file.parent.name))
+
+
+def place_of(lab_id: str) -> tuple[str, bool, str]:
+    """Return a key that sorts labs by number. Examples are before their lab, further parts after it."""
+    return lab_id[: len("lab-00")], not lab_id.endswith("-examples"), lab_id
+
+
+def relative(path: str | Path, start: str | Path = ".") -> str:
+    """Return the path relative to `start`, or the path itself if it is on another drive of Windows."""
+    try:
+        return os.path.relpath(path, start)
+    except ValueError:
+        return str(path)
+
+
+def run_command(lab: Lab) -> str:
+    """Return the command that runs the learner's own file, in the syntax of this machine's shell."""
+    folder = relative(lab.folder)
+    return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
+
+
+def is_lab_test(path: Path) -> bool:
+    """Return whether the test file belongs to a lab."""
+    return path.parent.parent.name == "labs" and (path.parent / "lab.toml").is_file()

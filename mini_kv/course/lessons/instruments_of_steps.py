@@ -1,0 +1,319 @@
+"""The instruments of steps, kernels and seconds: each shows one idea with controls, with all numbers from the engine.
+
+softmax_in_tiles      the two running numbers, under movable scores, tile by tile
+tiles_over_blocks     the loads of a kernel's program, tile by tile, from scattered blocks
+roofline              operations per byte of a step, by requests and context
+timetable             the tokens of each request per step, under a budget of tokens
+one_more_word         measured times of a word, in true proportion
+bus                   the seconds of a step, and the share of each request
+reload_or_recompute   the time to reload a prefix from a tier, and to compute it again
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.course.lessons.instrument import Control, Instrument, Mark, View, handle
+from mini_kv.course.lessons.instruments import WIDTH, numbers, text
+from mini_kv.course.lessons.timeline import Arrival, timeline
+from mini_kv.planning.cost import Card, Served, decode_step, largest_batch, prefill_seconds
+from mini_kv.tiers.reload_cost import ReloadCost
+
+
+def softmax_in_tiles() -> Instrument:
+    """Return six scores in three tiles. The reader drags the second score of each tile, and adds the tiles."""
+    from mini_kv.course.lessons.tensors import follow_blocks
+
+    fixed = (1.0, 2.0, 0.5)
+    followed = cache(lambda *scores: follow_blocks(scores, 2))
+
+    def draw(come: int, *dragged: int) -> View:
+        scores = [score for pair in zip(fixed, map(float, dragged), strict=True) for score in pair]
+        marks = {}
+        for index, score in enumerate(scores):
+            tile = index // 2
+            left = 14 + 36 * index + 26 * tile
+            height = 4 + 24 * score
+            known = tile <= come
+            marks[f"bar {index}"] = Mark(
+                "rect", x=left, y=172 - height, width=26, height=height, of=COLOURS[tile] if known else "dash soft"
+            )
+            marks[f"score {index}"] = text(left + 13, 166 - height, f"{score:g}", "mid small")
+        for tile in range(3):
+            left = 8 + 98 * tile
+            marks[f"tile {tile}"] = Mark(
+                "rect", x=left, y=2, width=74, height=174, of="line soft" if tile <= come else "dash soft"
+            )
+            marks[f"name {tile}"] = text(left + 37, 190, f"tile {tile + 1}", "mid soft")
+            marks[f"hand {tile}"] = handle(left + 38, 48, 36, 120, up=tile + 1)
+        after = followed(*scores)
+        now = after[come]
+        x = 8.0
+        for tile, share in enumerate(now.shares):
+            marks[f"share {tile}"] = Mark("rect", x=x, y=202, width=404 * share, height=20, of=COLOURS[tile])
+            x += 404 * share
+        marks["shares"] = text(8, 238, "the result so far: the share of each tile", "soft")
+        marks["largest"] = text(312, 40, f"largest {now.largest:g}", "big")
+        marks["total"] = text(312, 62, f"total {now.total:.2f}", "big")
+        before = after[come - 1].largest if come else now.largest
+        if come:
+            marks["shrink"] = text(312, 92, "what came before", "soft")
+            marks["by"] = text(312, 108, f"is shrunk by {math.exp(before - now.largest):.2f}", "soft")
+        if not come:
+            said = "The first tile: its largest score is subtracted from both."
+        elif before < now.largest:
+            said = f"A larger score has come: both sums are shrunk before tile {come + 1} is added."
+        else:
+            said = f"Tile {come + 1} has no larger score: nothing is shrunk, its weights are added."
+        return View(marks, (said,))
+
+    controls = [Control("tiles that have come", ("1", "2", "3"), start=1)]
+    controls += [
+        Control(f"score in tile {tile}", numbers(*range(6)), start=start) for tile, start in ((1, 2), (2, 4), (3, 1))
+    ]
+    return Instrument("Softmax in tiles", controls, draw, (WIDTH, 244))
+
+
+COLOURS = ("blue", "orange", "green", "pink")
+
+
+def tiles_over_blocks(seq_len: int = 54, block_size: int = 16) -> Instrument:
+    """Return a request's tokens as a program of the kernel loads them, tile by tile, from scattered blocks."""
+    table = (5, 2, 7, 3)
+    kv_blocks = range(1, 9)
+
+    def draw(tile: int, size: int) -> View:
+        tile_size = (8, 16, 32)[size]
+        num_tiles = -(-seq_len // tile_size)
+        first = min(tile, num_tiles - 1) * tile_size
+        marks = {
+            "row": text(0, 12, f"the request: {seq_len} tokens, in a row", "soft"),
+            "memory": text(0, 92, "the memory, block by block", "soft"),
+        }
+        loaded = range(first, min(first + tile_size, seq_len))
+        unit = 6.5
+        marks["tokens"] = Mark("rect", x=0, y=20, width=unit * seq_len, height=24, of="pale")
+        marks["lane"] = Mark("rect", x=unit * first, y=20, width=unit * tile_size, height=24, of="line", stroke_width=2)
+        marks["load"] = Mark("rect", x=unit * first, y=20, width=unit * len(loaded), height=24, of="blue")
+        for entry in range(1, len(table)):
+            marks[f"end {entry}"] = Mark("path", d=f"M{unit * block_size * entry} 16v32", of="line soft")
+        for entry, block in enumerate(table):
+            marks[f"entry {entry}"] = text(unit * block_size * (entry + 0.5), 60, f"block {block}", "mid small")
+        for block in kv_blocks:
+            x = 52 * (block - 1)
+            marks[f"box {block}"] = Mark(
+                "rect", x=x, y=100, width=48, height=30, of="line" if block in table else "dash soft"
+            )
+            marks[f"id {block}"] = text(x + 24, 146, f"{block}", "mid small")
+            if block in table:
+                start = table.index(block) * block_size
+                inside = [position for position in loaded if start <= position < start + block_size]
+                here = x + 3 * (inside[0] - start) if inside else x
+                marks[f"part {block}"] = Mark("rect", x=here, y=101, width=3 * len(inside), height=28, of="blue")
+        blocks = sorted({table[position // block_size] for position in loaded}, key=table.index)
+        masked = tile_size - len(loaded)
+        return View(marks, (
+            f"Tile {min(tile, num_tiles - 1) + 1} of {num_tiles}: positions ", f"{first} to {first + len(loaded) - 1}",
+            ", from block ", " and ".join(map(str, blocks)),
+            f"; {masked} lanes are masked and load nothing." if masked else ".",
+        ))  # fmt: skip
+
+    controls = (
+        Control("tile", numbers(*range(1, 8)), start=1),
+        Control("tokens per tile", ("8", "16", "32"), start=2, choice=True),
+    )
+    return Instrument("What a tile loads", controls, draw, (WIDTH, 152))
+
+
+def roofline(model: Served, card: Card) -> Instrument:
+    """Return a step of decoding as a dot below a card's roof, by its requests and their tokens."""
+    batches, contexts = [2**i for i in range(10)], [0, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]
+    left, top, width, height, low, high, least = 34, 10, 370, 190, 0.5, 1024.0, 1 / 512
+    ridge = card.flops / card.bandwidth
+
+    def height_of(share: float) -> float:
+        return top + height * math.log(share) / math.log(least)
+
+    def place(intensity: float) -> tuple[float, float]:
+        x = left + width * math.log(intensity / low) / math.log(high / low)
+        return x, height_of(min(1.0, intensity / ridge))
+
+    roof = "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in map(place, (low, ridge, high)))
+
+    def draw(requests: int, behind: int) -> View:
+        batch, context = batches[requests], contexts[behind]
+        step = decode_step(model, card, batch, context)
+        intensity = step.arithmetic * card.flops / ((step.weights + step.kv) * card.bandwidth)
+        fits = context == 0 or batch <= largest_batch(model, card, context)
+        x, y = place(intensity)
+        used = min(1.0, intensity / ridge)
+        marks = {
+            "frame": Mark("path", d=f"M{left} {top}v{height}h{width}", of="line soft"),
+            "roof": Mark("path", d=roof, of="line", stroke_width=2),
+            "ridge": Mark("path", d=f"M{place(ridge)[0]:.0f} {top}v{height}", of="dash soft"),
+            "name": text(place(ridge)[0] - 4, top + height - 6, f"{ridge:.0f} operations per byte", "end small"),
+            "axis": text(left + width, top + height + 16, "operations per byte; both axes go by factors", "end soft"),
+            "all": text(left - 4, height_of(1) + 4, "100%", "end small"),
+            "tenth": text(left - 4, height_of(0.1) + 4, "10%", "end small"),
+            "hundredth": text(left - 4, height_of(0.01) + 4, "1%", "end small"),
+            "dot": Mark("circle", cx=x, cy=y, r=7, of="blue" if fits else "dash", stroke_width=2),
+            "room": text(x + 12, y + 16, "" if fits else "no room", "small"),
+        }
+        says = (
+            f"{batch} request{'s' * (batch > 1)} with {context:,} tokens behind each: ", f"{intensity:.1f}",
+            " operations per byte, ", f"{used:.1%}", " of the arithmetic is used, ",
+            f"{batch / step.seconds:,.0f} tokens per second at the most." if fits else "if their caches had room.",
+        )  # fmt: skip
+        return View(marks, says)
+
+    controls = (
+        Control("requests", numbers(*batches), start=3),
+        Control("tokens behind each", numbers(*contexts), start=3),
+    )
+    return Instrument(f"A step of {model.name} on an {card.name}", controls, draw, (WIDTH, 222))
+
+
+def timetable() -> Instrument:
+    """Return the tokens of each request in each step, as bars under the budget."""
+    sizes = {"A": (1, 12, 7), "B": (1, 9, 8), "C": (2, 40, 4), "D": (5, 6, 5)}
+    arrivals = [
+        Arrival(step, name, range(1000 * index, 1000 * index + prompt), max_tokens=answer)
+        for index, (name, (step, prompt, answer)) in enumerate(sizes.items())
+    ]
+    budgets = (4, 8, 12, 16, 24, 32, 48)
+    tables = [
+        timeline(arrivals, num_blocks=40, block_size=4, limits=SchedulerConfig(max_num_batched_tokens=budget))
+        for budget in budgets
+    ]
+    num_steps = [max(map(len, table.values())) for table in tables]
+    wide, tall = 400 / max(num_steps), 150 / max(budgets)
+
+    def draw(at: int) -> View:
+        marks, below = {}, [0] * num_steps[at]
+        for (name, moments), colour in zip(tables[at].items(), COLOURS, strict=True):
+            bars = ""
+            for step, moment in enumerate(moments):
+                if moment.num_tokens:
+                    x, y = 10 + wide * step, 165 - tall * below[step]
+                    up = tall * moment.num_tokens
+                    bars += f"M{x:.1f} {y:.1f}v{-up:.1f}h{wide - 1.5:.1f}v{up:.1f}"
+                    below[step] += moment.num_tokens
+            marks[name] = Mark("path", d=bars, of=colour)
+        for index, (name, colour) in enumerate(zip(sizes, COLOURS, strict=True)):
+            marks[f"{name} box"] = Mark("rect", x=10 + 100 * index, y=190, width=14, height=14, of=colour)
+            marks[f"{name} name"] = text(30 + 100 * index, 202, f"{name}, {sizes[name][1]} + {sizes[name][2]}", "small")
+        y = 165 - tall * budgets[at]
+        marks["budget"] = Mark("path", d=f"M10 {y:.1f}h400", of="dash", stroke_width=2)
+        marks["says"] = text(408, y - 4, f"budget: {budgets[at]} tokens", "end small")
+        marks["axis"] = Mark("path", d="M10 165h400", of="line soft")
+        marks["steps"] = text(10, 180, "a bar per step", "small soft")
+        marks["hand"] = handle(10, 15, 400, 150, up=0)
+        answers = [next(i for i, moment in enumerate(row) if moment.doing == "answer") for row in tables[at].values()]
+        return View(marks, (
+            f"All is done after {num_steps[at]} steps, of at most {max(below)} tokens. The first word of A's answer is "
+            f"there after step {answers[0]}, of C's, the long one, after step {answers[2]}.",
+        ))  # fmt: skip
+
+    return Instrument(
+        "The batch as a timetable", (Control("tokens per step", numbers(*budgets), start=2),), draw, (WIDTH, 210)
+    )
+
+
+def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
+    """Return measured times of one more word, in true proportion. `rows`: as recorded by `mini_kv.bench.generate`."""
+    most = max(row.get("no cache ms", 0.0) for row in rows)
+    longest = max(row["tokens"] for row in rows)
+    names = {"no cache ms": "without a cache", "contiguous ms": "with one, in a row", "paged ms": "with one, in blocks"}
+
+    def draw(at: int) -> View:
+        row, marks = rows[at], {"text": text(0, 14, "the text before it", "soft")}
+        marks["words"] = Mark("rect", x=0, y=20, width=400 * row["tokens"] / longest, height=16, of="pale")
+        for index, ((key, name), colour) in enumerate(zip(names.items(), ("pink", "blue", "green"), strict=True)):
+            y = 66 + 46 * index
+            time = row.get(key)
+            marks[f"{key} name"] = text(0, y, name if time else f"{name}: not measured", "soft")
+            marks[f"{key} bar"] = Mark(
+                "rect", x=0, y=y + 6, width=max(0.6, 400 * (time or 0) / most), height=16, of=colour
+            )
+            marks[f"{key} time"] = text(400, y, f"{time:,.1f} ms" if time else "", "end big")
+        return View(marks, ("With ", f"{row['tokens']:,}", " tokens before it. All bars of one kind have one scale."))
+
+    control = Control("tokens before it", [f"{row['tokens']:,}" for row in rows])
+    return Instrument("One more word", (control,), draw, (WIDTH, 190))
+
+
+def bus(model: Served, card: Card) -> Instrument:
+    """Return the time of a decode step, and the share of each request in it."""
+    batches, contexts = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (0, 1_000, 4_000, 8_000, 32_000)
+    scale = 400 / 40e-3
+
+    def draw(requests: int, behind: int) -> View:
+        batch, context = batches[requests], contexts[behind]
+        step = decode_step(model, card, batch, context)
+        room = largest_batch(model, card, context) if context else batch
+        marks = {"time": text(0, 14, "one step: fetch the weights (blue) and the caches (orange)", "soft")}
+        weights, caches = scale * step.weights, scale * step.kv
+        marks["weights"] = Mark("rect", x=0, y=20, width=weights, height=22, of="blue")
+        marks["caches"] = Mark("rect", x=weights, y=20, width=min(caches, 400 - weights), height=22, of="orange")
+        marks["beside"] = text(0, 62, "at the same time: compute (green)", "soft")
+        marks["compute"] = Mark("rect", x=0, y=68, width=min(400.0, scale * step.arithmetic), height=22, of="green")
+        marks["each"] = text(0, 112, "the share of each request in the step", "soft")
+        marks["seat"] = Mark("rect", x=0, y=118, width=max(0.6, scale * step.seconds / batch), height=22, of="pink")
+        marks["scale"] = Mark("path", d="M0 152v6h100v-6", of="line")
+        marks["unit"] = text(106, 160, "10 milliseconds", "small")
+        if batch > room:
+            said = f"There is room for {room} of them besides the weights."
+        else:
+            said = f"{batch / step.seconds:,.0f} tokens per second in all, {1 / step.seconds:,.0f} for each."
+        riders = f"{batch} request{'s' * (batch > 1)}, {context:,} tokens behind each: "
+        return View(
+            marks,
+            (riders, f"{1e3 * step.seconds:.1f} ms for the step, {1e3 * step.seconds / batch:.2f} ms for each. ", said),
+        )
+
+    controls = (Control("requests", numbers(*batches)), Control("tokens behind each", numbers(*contexts), start=1))
+    return Instrument("The bus", controls, draw, (WIDTH, 166))
+
+
+def reload_or_recompute(model: Served, card: Card) -> Instrument:
+    """Return the time to reload a prefix from a tier, and the time to compute it again."""
+    links = {"memory, 50 GB/s": 50e9, "disk, 5 GB/s": 5e9, "network, 10 Gbit/s": 1.25e9}
+    waits = {"0.1 ms": 1e-4, "1 ms": 1e-3, "10 ms": 1e-2}
+    lengths = (16, 32, 64, 128, 256, 512, 1024, 2048)
+    per_token = prefill_seconds(model, card, 1, 0)
+    scale = 400 / (lengths[-1] * per_token)
+
+    def draw(link: int, wait: int, at: int) -> View:
+        at_once, num_tokens = [*waits.values()][wait], lengths[at]
+        price = ReloadCost(per_token, 1 / [*links.values()][link], at_once)
+        num_bytes = num_tokens * model.kv_bytes_per_token
+        compute, copy = num_tokens * per_token, num_bytes * price.seconds_per_byte
+        marks = {"compute name": text(0, 14, f"compute {num_tokens:,} tokens again", "soft")}
+        marks["compute"] = Mark("rect", x=0, y=20, width=max(0.6, scale * compute), height=22, of="blue")
+        marks["compute time"] = text(WIDTH, 14, f"{1e3 * compute:,.1f} ms", "end big")
+        marks["reload name"] = text(
+            0, 72, f"reload {num_bytes / 2**20:,.0f} MiB: wait (pink), then copy (orange)", "soft"
+        )
+        waited = min(400.0, scale * at_once)
+        marks["wait"] = Mark("rect", x=0, y=78, width=max(0.6, waited), height=22, of="pink")
+        copied = max(0.6, min(400 - waited, scale * copy))
+        marks["copy"] = Mark("rect", x=waited, y=78, width=copied, height=22, of="orange")
+        marks["reload time"] = text(WIDTH, 72, f"{1e3 * (at_once + copy):,.1f} ms", "end big")
+        shortest = price.crossover_tokens(model.kv_bytes_per_token)
+        quicker = "Reload it." if price.is_worth_it(num_tokens, num_bytes) else "Compute it again."
+        copied_token = 1e6 * model.kv_bytes_per_token * price.seconds_per_byte
+        told = (
+            f"From {shortest:,} tokens on, reloading is quicker."
+            if shortest
+            else f"Reloading is never quicker: a token takes {copied_token:.0f} µs to copy, and {1e6 * per_token:.0f}"
+            " to compute."
+        )
+        return View(marks, (quicker, " ", told))
+
+    controls = (
+        Control("from", [*links], choice=True),
+        Control("before the first byte", [*waits], start=1, choice=True),
+        Control("tokens", numbers(*lengths), start=5),
+    )
+    return Instrument("Reload, or compute again?", controls, draw, (WIDTH, 110))

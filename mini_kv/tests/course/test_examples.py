@@ -1,0 +1,147 @@
+"""lab-02-examples and lab-05-examples: right examples find every faulty version and accuse no correct one."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_kv.course.given.faulty_admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, Version, run_on_version
+from mini_kv.course.given.faulty_queues import CORRECT_QUEUES, FAULTY_QUEUES, MakeQueue, run_on_queue
+from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
+from mini_kv.course.labkit.audit import run_text
+from mini_kv.course.labkit.failure import parts_of
+from mini_kv.course.labkit.implementation import load_file
+from mini_kv.course.labkit.lab import load_lab
+from mini_kv.course.labkit.scoreboard import State
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = load_file(ROOT / "solutions" / "lab-02-examples" / "solution.py")
+ADMISSION = load_file(ROOT / "solutions" / "lab-05-examples" / "solution.py")
+
+
+@pytest.mark.parametrize("number", range(1, len(FAULTY_QUEUES) + 1))
+def test_the_reference_accuses_every_faulty_queue(number: int) -> None:
+    queue = FAULTY_QUEUES[number - 1]
+    outcome, told = run_on_queue(getattr(REFERENCE, queue.check), queue.make)
+    assert outcome.accused is not None
+    assert told[0].startswith("a queue of [")
+
+
+@pytest.mark.parametrize("title", [title for title, _ in CORRECT_QUEUES])
+def test_the_reference_accuses_no_correct_queue(title: str) -> None:
+    make = dict(CORRECT_QUEUES)[title]
+    for check in ("check_taking", "check_returning", "check_removing"):
+        outcome, _ = run_on_queue(getattr(REFERENCE, check), make)
+        assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def test_an_error_of_the_queue_accuses_it_only_if_the_example_expects_it() -> None:
+    def takes_too_many(make_queue: MakeQueue) -> None:
+        make_queue([2, 0]).popleft_n(3)
+
+    def expects_an_error(make_queue: MakeQueue) -> None:
+        queue = make_queue([2, 0])
+        assert not queue.is_refused(queue.popleft_n, 2)
+        assert queue.is_refused(queue.popleft)
+
+    engine = dict(CORRECT_QUEUES)["the engine's own"]
+    assert type(run_on_queue(takes_too_many, engine)[0].mistake).__name__ == "OutOfBlocksError"
+    outcome, told = run_on_queue(expects_an_error, engine)
+    assert (outcome.accused, outcome.mistake) == (None, None)
+    assert told == ["a queue of [2, 0]", "popleft_n(2): [2, 0]", "popleft()", "   raised OutOfBlocksError"]
+
+
+def test_an_endless_example_accuses_no_queue() -> None:
+    def endless(make_queue: MakeQueue) -> None:
+        queue: Any = make_queue([0])
+        for _ in range(MAX_CALLS + 1):
+            queue.is_refused(queue.order)
+
+    outcome, _ = run_on_queue(endless, FAULTY_QUEUES[0].make)
+    assert isinstance(outcome.mistake, TooManyCallsError)
+
+
+def test_the_third_hint_has_the_sentence_of_each_faulty_queue() -> None:
+    hints = tomllib.loads((ROOT / "labs" / "lab-02-examples" / "hints.toml").read_text(encoding="utf-8"))
+    for number, queue in enumerate(FAULTY_QUEUES, start=1):
+        assert f"Queue {number}: {queue.breaks}" in hints[queue.check]["levels"][2]
+
+
+# lab-05-examples ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(1, len(FAULTY_VERSIONS) + 1))
+def test_the_reference_accuses_every_faulty_version_of_the_admission(number: int) -> None:
+    version = FAULTY_VERSIONS[number - 1]
+    outcome, told = run_on_version(getattr(ADMISSION, version.check), version)
+    assert outcome.accused is not None
+    assert re.match(r"a cache of \d blocks of 4 tokens", told[0])
+
+
+@pytest.mark.parametrize("version", CORRECT_VERSIONS, ids=lambda version: version.title)
+def test_the_reference_accuses_no_correct_version_of_the_admission(version: Version) -> None:
+    for check in ("check_prefill", "check_ref_counts", "check_hit_rate"):
+        outcome, _ = run_on_version(getattr(ADMISSION, check), version)
+        assert (outcome.accused, outcome.mistake) == (None, None)
+
+
+def why_of(lab_id: str, check: str, example: str) -> str:
+    """Return the reason that a false alarm of this example has."""
+    reference = (ROOT / "solutions" / lab_id / "solution.py").read_text(encoding="utf-8")
+    text = f"{reference}\n\ndef {check}(make):\n    it = make{example}\n"
+    results = run_text(load_lab(ROOT / "labs" / lab_id), "wrong", text)
+    (message,) = (result.message for result in results if result.function == check and result.state is State.FAIL)
+    return " ".join(" ".join(parts_of(message)["why"]).split())
+
+
+@pytest.mark.parametrize(
+    ("example", "why"),
+    [
+        (
+            "(6, 4); it.prefill(range(8), 'A'); assert it.prefill(range(8), 'B') == 8",
+            "the contract: A hit is the longest cached beginning in whole blocks, and has at most the tokens of the"
+            " prompt but one. If there is no room, the result is `None`.",
+        ),
+        (
+            "(6, 4); it.prefill(range(8), 'A'); assert it.table('A') == [1, 2]",
+            "not every correct version is accused. The contract leaves free: the ids of new blocks.",
+        ),
+    ],
+)
+def test_a_false_alarm_reads_what_the_contract_says(example: str, why: str) -> None:
+    assert why_of("lab-05-examples", "check_prefill", example) == f"why: {why}"
+
+
+def test_a_false_alarm_after_a_look_at_the_order_reads_of_the_call_before() -> None:
+    example = "([2, 0, 3]); it.remove(0); assert it.order() == [3, 2]"
+    told = "The others keep their order. A block that is not in the queue raises an error."
+    assert why_of("lab-02-examples", "check_removing", example) == f"why: the contract: {told}"
+
+
+@pytest.mark.parametrize("lab_id", ["lab-02-examples", "lab-05-examples"])
+def test_the_sentences_of_the_contract_are_those_of_the_readme(lab_id: str) -> None:
+    folder = ROOT / "labs" / lab_id
+    readme = " ".join((folder / "README.md").read_text(encoding="utf-8").replace("**", "").split())
+    examples = load_file(folder / "helpers.py").EXAMPLES
+    sentences = [part for text in examples.contract.values() for part in re.split(r"(?<=\.) (?=[A-Z])", text)]
+    assert [sentence for sentence in (*sentences, examples.left_free) if sentence not in readme] == []
+
+
+def test_an_exception_that_no_correct_version_raises_accuses_the_version() -> None:
+    """Version 7 has too few counts, so the last `assert` raises an `IndexError`."""
+    examples = """def check_ref_counts(make_cache):
+    cache = make_cache(6, 4)
+    cache.prefill(range(9), "A")
+    assert cache.ref_counts("A")[2] == 1
+"""
+    reference = (ROOT / "solutions" / "lab-05-examples" / "solution.py").read_text(encoding="utf-8")
+    results = run_text(load_lab(ROOT / "labs" / "lab-05-examples"), "asks_for_three", f"{reference}\n\n{examples}")
+    assert [result.state for result in results if "version_7_" in result.test] == [State.PASS]
+
+
+def test_the_third_hint_has_the_sentence_of_each_faulty_version_of_the_admission() -> None:
+    hints = tomllib.loads((ROOT / "labs" / "lab-05-examples" / "hints.toml").read_text(encoding="utf-8"))
+    for number, version in enumerate(FAULTY_VERSIONS, start=1):
+        assert f"Version {number}: {version.title}" in hints[version.check]["levels"][2]
