@@ -1,5 +1,4 @@
-"""Re-exports what starters of 0.2.0 imported from here. It is in `mini_kv.course` now. Goes in 0.3.0.
-"""
+"""Re-exports what starters of 0.2.0 imported from here. It is in `mini_kv.course` now. Goes in 0.3.0."""
 
 import sys
 from importlib import import_module

@@ -314,3 +314,13 @@ def test_a_class_to_write(lab, code, said):
         assert run.status == 0
     else:
         assert run.message.splitlines() == ["lab-77  test_1", said]
+
+
+def test_a_file_with_the_imports_of_an_older_starter(lab):
+    """`mini_kv.labkit` re-exports the same objects."""
+    older = "from mini_kv.labkit import todo\nfrom mini_kv.labkit.detective.queues import MakeQueue\n"
+    lab.write(
+        "older.py",
+        f"{older}import mini_kv.course.given.faulty_queues as now\nassert MakeQueue is now.MakeQueue\n{SOLUTION}",
+    )
+    assert lab.run("older.py").letters == "PPPP"

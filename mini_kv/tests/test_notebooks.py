@@ -75,9 +75,7 @@ def test_the_first_cell_installs_only_what_is_missing(path):
     """The same cell everywhere, and torch where attention or the engine need it; it does nothing in a clone."""
     first, *rest = cells(path, "code")
     source = "".join(cell["source"] for cell in rest)
-    needs_engine = bool(
-        re.search(r"mini_kv\.(engine|course\.lessons\.(generation|torch_plane))\b", source)
-    )
+    needs_engine = bool(re.search(r"mini_kv\.(engine|course\.lessons\.(generation|torch_plane))\b", source))
     needs_torch = needs_engine or bool(re.search(r"mini_kv\.(attention|course\.lessons\.tensors)\b", source))
     needs_events = "mini_kv.course.lessons.mirrored" in source
     assert first["source"] == (
