@@ -122,7 +122,7 @@ class Jury:
                 difference = act.first_difference(reference)
                 if difference is not None:
                     what = difference.what if act.error is None else type(act.error).__name__
-                    told = "\n".join(Search(act, reference, cast, "the run").lines())
+                    told = "\n".join(Search(act, reference, cast).lines())
                     is_named = re.search(rf"^(With|  lab).*{lab.lab_id}\b", told, re.MULTILINE) is not None
                     return Detection(f"{scene.title}, run {number}", what, is_named)
         return None

@@ -375,7 +375,7 @@ class DiceRush:
     def step_made(
         self,
         number: int,
-        scheduled: list[tuple[str, int]],
+        scheduled: Sequence[tuple[str, int]] = (),
         counters: Mapping[str, float] | None = None,
         **seen: Any,
     ) -> Step:
@@ -386,7 +386,7 @@ class DiceRush:
         counted["usage"] = round(self.kv.usage, 6)
         found = found_by(spans, scheduled)
         groups = [tuple(group.layer_names) for group in self._config.kv_cache_groups]
-        step = Step(number, spans, found, scheduled, frame=frame, counters=counted, groups=groups, **seen)
+        step = Step(number, spans, found, [*scheduled], frame=frame, counters=counted, groups=groups, **seen)
         self._made.append(step)
         return step
 

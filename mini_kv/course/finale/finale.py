@@ -201,7 +201,7 @@ class Finale:
                 yield from ("", *_what_differs(act, difference, cast, scene.host), "")
                 if len(cast) < len(parts):
                     yield f"In this run {', '.join(cast)} played alone, and the other parts were {scene.own}'s."
-                yield from (*Search(act, reference, cast, "the run", scene.own).lines(), "")
+                yield from (*Search(act, reference, cast, host=scene.own).lines(), "")
                 return
         self.num_equal += 1
         num_steps = sum(len(act.steps) for act in acts)

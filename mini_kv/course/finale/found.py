@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mini_kv.course.finale.trial import STEP_LIMIT_S
+from mini_kv.course.finale.steps import STEP_LIMIT_S
 from mini_kv.course.given.kernels.interpreter import interpreted
 from mini_kv.course.labkit.implementation import (
     Implementation,

@@ -53,7 +53,7 @@ class HomeRush(PrefillRush):
     def step_made(
         self,
         number: int,
-        scheduled: list[tuple[str, int]],
+        scheduled: Sequence[tuple[str, int]] = (),
         counters: Mapping[str, float] | None = None,
         **seen: Any,
     ) -> Step:

@@ -139,7 +139,7 @@ class OneHour:
         """What the finale prints about the hour: both sides of the first step that differs, and the part at fault."""
         if self.difference is None:
             return f"{len(self.act.steps)} steps: the same cache, batches and tokens as mini_kv's."
-        blame = Search(self.act, self.reference, self.parts, "the run").lines()
+        blame = Search(self.act, self.reference, self.parts).lines()
         return "\n".join([*self.difference.lines("mini_kv"), "", *blame])
 
     @property
@@ -195,12 +195,3 @@ def engines_side() -> dict[str, Any]:
 def learners_side() -> dict[str, Any]:
     """Return the learner's side of the same steps."""
     return OneHour("turns the list").sides(more=6)[1]
-
-
-def answers(act: Act) -> dict[str, list[int]]:
-    """Return the tokens of each request, from all steps."""
-    said: dict[str, list[int]] = {}
-    for step in act.steps:
-        for name, token_ids in step.token_ids.items():
-            said.setdefault(name, []).extend(token_ids)
-    return said

@@ -51,9 +51,7 @@ class PrefillRush(DiceRush):
             hit_rate = (self.own.hit_rate or faulty_admissions.cache_hit_rate)(self.kv)
             ref_counts = self.own.ref_counts or faulty_admissions.ref_counts
             lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
-            yield self.step_made(
-                number, scheduled=[], messages=lines, waiting=[], num_preemptions=0, counters={"hit rate": hit_rate}
-            )
+            yield self.step_made(number, messages=lines, counters={"hit rate": hit_rate})
 
     def end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
         """End a request or admit a prompt under a name, and yield a line about it."""

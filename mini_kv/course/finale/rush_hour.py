@@ -159,7 +159,6 @@ class ModelRush:
             spans=spans,
             found=found_by(spans, scheduled),
             scheduled=scheduled,
-            messages=[],
             waiting=names_of(list(scheduler.waiting)),
             num_preemptions=scheduler.num_preemptions,
             counters={

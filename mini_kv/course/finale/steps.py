@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.course.finale.trial import STEP_LIMIT_S, TOLERANCE, first_cause
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.labkit.time_limit import TookTooLongError, each_in_time
 from mini_kv.events.frame import Frame
@@ -18,27 +17,32 @@ from mini_kv.events.story import story
 from mini_kv.events.traced_manager import Span
 from mini_kv.viz.text import draw_state
 
+STEP_LIMIT_S = 30
+"""Seconds that an engine may compute for a step. The slowest right one needs a few."""
+TOLERANCE = 0.001
+"""Largest difference of two logits that count as equal. Sums in another order give 0.00001 after 100 tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of an engine, and its state afterwards."""
 
     number: int
-    spans: Sequence[Span]
+    spans: Sequence[Span] = ()
     """The calls to the cache."""
-    found: dict[str, int]
+    found: dict[str, int] = field(default_factory=dict)
     """The tokens that each newly admitted request found in the cache."""
-    scheduled: list[tuple[str, int]]
+    scheduled: list[tuple[str, int]] = field(default_factory=list)
     """The requests that ran, in the order of the batch, and the tokens computed for each."""
-    messages: list[str]
-    """What the scheduler tells the worker, as text."""
-    waiting: list[str]
+    messages: list[str] = field(default_factory=list)
+    """What the scheduler tells the worker, as text. Empty in a run with a model."""
+    waiting: list[str] = field(default_factory=list)
     """The waiting requests after the step, first in line first."""
-    num_preemptions: int
+    num_preemptions: int = 0
     """Preemptions since the beginning."""
-    counters: dict[str, float]
+    counters: dict[str, float] = field(default_factory=dict)
     """The counters of pool and cache that a user can read."""
-    frame: Frame
+    frame: Frame = field(default_factory=lambda: Frame((), {}, []))
     """Blocks, block tables and free queue after the step."""
     groups: list[tuple[str, ...]] = field(default_factory=list)
     """The layers of each group. Empty in a run with a model."""
@@ -92,7 +96,7 @@ class Act:
 
     def again(self, own: OwnParts, limit: float) -> "Act":
         """Return a run of the same rush hour on other parts."""
-        return Act(self.hour, own, limit)
+        return type(self)(self.hour, own, limit)
 
     def run(self) -> Generator[Step, None, None]:
         """Yield the steps, and end at an error."""
@@ -105,13 +109,23 @@ class Act:
             self.error = first_cause(error)
 
     def _steps(self) -> Iterator[Step]:
-        self.rush = self.hour.rush(self.own)
+        if self.rush is None:
+            self.rush = self.hour.rush(self.own)
         yield from self.rush.steps()
 
     def played(self) -> "Act":
         """Run to the end without a time limit, and return the act. For the engine's own parts: an error is raised."""
         self.steps += self._steps()
         return self
+
+    @property
+    def answers(self) -> dict[str, list[int]]:
+        """The tokens of each request, from all steps."""
+        answers: dict[str, list[int]] = {}
+        for step in self.steps:
+            for name, token_ids in step.token_ids.items():
+                answers.setdefault(name, []).extend(token_ids)
+        return answers
 
     def agrees_with(self, reference: "Act") -> bool:
         """Run until a step differs from the other run's. Return whether none differs."""
@@ -234,3 +248,20 @@ def found_by(spans: Sequence[Span], scheduled: Sequence[tuple[str, int]]) -> dic
 def names_of(requests: Sequence[Request]) -> list[str]:
     """Return the ids of these requests."""
     return [request.request_id for request in requests]
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error that made a step fail, if `error` was raised while the step's requests were being aborted.
+
+    Python keeps the first error as the context of the later one. A context that the learner's code caught itself never
+    reached the engine's loop, so it is not the cause.
+    """
+    while error.__context__ is not None and _reached_the_loop(error.__context__):
+        error = error.__context__
+    return error
+
+
+def _reached_the_loop(error: BaseException) -> bool:
+    """Return whether the frame that caught the error belongs to `LLMEngine`."""
+    trace = error.__traceback__
+    return trace is not None and trace.tb_frame.f_globals["__name__"] == "mini_kv.engine.llm_engine"

@@ -317,7 +317,7 @@ def test_a_part_that_never_returns_is_ended_at_its_line_and_named(endless):
     assert isinstance(act.error, TookTooLongError)
     line = last_line(act.error, {__file__})
     assert line is not None and line[2] in ("while True:", "pass", "try:", "continue")
-    told = Search(act, reference, {"lab-11 Scheduler": found}, "the run").lines()
+    told = Search(act, reference, {"lab-11 Scheduler": found}).lines()
     assert told == [f"With lab-11 Scheduler from mini_kv the run is right: {short(__file__)}:1"]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mini_kv.course.finale.finale import model_scenes
-from mini_kv.course.finale.one_hour import CHANGED, AllOrNothing, OneHour, answers, engines_hour, engines_run
+from mini_kv.course.finale.one_hour import CHANGED, AllOrNothing, OneHour, engines_hour
 from mini_kv.course.finale.steps import Act
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.lessons.levers import swap_lever
@@ -72,21 +72,14 @@ def test_one_position_of_the_lever_is_right():
     }
 
 
-def test_answers_have_the_tokens_of_all_steps():
-    act = engines_run()
-    assert sum(map(len, answers(act).values())) == sum(
-        len(token_ids) for step in act.steps for token_ids in step.token_ids.values()
-    )
-
-
 @pytest.mark.slow
 def test_a_lookup_that_finds_less_changes_no_word():
     """With the small model, as in the chapter."""
     pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
     [hour] = model_scenes(seed=0)[0].hours
     right, wrong = Act(hour).played(), Act(hour, OwnParts(full_attention=AllOrNothing)).played()
-    assert answers(right) == answers(wrong)
-    assert len(answers(right)) == 36
+    assert right.answers == wrong.answers
+    assert len(right.answers) == 36
     found = [sum(sum(step.found.values()) for step in act.steps) for act in (right, wrong)]
     assert found == [1416, 800]
 

@@ -61,13 +61,10 @@ def _step(row: dict[str, Any]) -> Step:
     blocks = tuple(BlockView(block_id, ref_cnt, name) for block_id, (ref_cnt, name) in states)
     return Step(
         number=row["number"],
-        spans=[],
         found=row["found"],
         scheduled=[(name, num_tokens) for name, num_tokens in row["scheduled"]],
-        messages=[],
         waiting=row["waiting"],
         num_preemptions=row["num_preemptions"],
-        counters={},
         frame=Frame(blocks, row["tables"], row["free_order"]),
         token_ids=row["token_ids"],
     )

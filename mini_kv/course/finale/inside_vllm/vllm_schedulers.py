@@ -68,10 +68,8 @@ def _step(
         spans=spans,
         found=found | {name: computed[name] for name in sorted(cached.resumed_req_ids)},
         scheduled=list(orders.num_scheduled_tokens.items()),
-        messages=[],
         waiting=waiting,
         num_preemptions=num_preemptions,
-        counters={},
         frame=frame,
         token_ids=token_ids,
     )
