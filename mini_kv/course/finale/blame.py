@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from mini_kv.course.finale.found import Found, last_line, own_parts, short
-from mini_kv.course.finale.steps import Act
+from mini_kv.course.finale.steps import Run
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.failure import in_words
 from mini_kv.course.labkit.time_limit import NoVerdictError, TookTooLongError
@@ -30,7 +30,7 @@ class Search:
     """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
 
     def __init__(
-        self, run: Act, reference: Act, parts: Mapping[str, Found], noun: str = "the run", host: str = "mini_kv"
+        self, run: Run, reference: Run, parts: Mapping[str, Found], noun: str = "the run", host: str = "mini_kv"
     ) -> None:
         """Set the two runs and the parts by name.
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.course.finale.assembly import seams
 from mini_kv.course.finale.blame import Search, what_broke
-from mini_kv.course.finale.found import Found, find_parts, own_parts, why_not
-from mini_kv.course.finale.steps import STEP_LIMIT_S, TOLERANCE, Act, Step, differing
+from mini_kv.course.finale.found import Found, by_name, find_parts, own_parts, why_not
+from mini_kv.course.finale.steps import STEP_LIMIT_S, TOLERANCE, Run, Step, differing
 from mini_kv.course.labkit.lab import all_labs
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.engine.generate_text import make_engine, prepare, show, start
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
-    """The prompts of the command."""
+class PromptWorkload:
+    """The prompts of the command as a workload."""
 
     args: argparse.Namespace
 
-    def rush(self, own: OwnParts) -> "PromptRush":
+    def engine(self, own: OwnParts) -> "PromptEngine":
         """Return an engine with these parts and all prompts added."""
-        rush = PromptRush()
-        rush.engine = make_engine(self.args, **seams(own, on_logits=rush.note))
-        rush.stream = start(rush.engine, self.args)
-        return rush
+        engine = PromptEngine()
+        engine.llm_engine = make_engine(self.args, **seams(own, on_logits=engine.note))
+        engine.stream = start(engine.llm_engine, self.args)
+        return engine
 
 
-class PromptRush:
+class PromptEngine:
     """An engine that answers the prompts. Each output of a request is one step."""
 
-    engine: "LLMEngine"
+    llm_engine: "LLMEngine"
     stream: "Deltas"
     delta: "DeltaOutput"
     """The output of the last step."""
@@ -69,15 +69,15 @@ class PromptRush:
             with suppress(Exception):  # of requests that are aborted: there is an answer already
                 self.stream.close()
 
-    def film(self) -> dict[str, Any]:
+    def story(self) -> dict[str, Any]:
         """Return nothing: the command writes the texts."""
         return {}
 
 
-class PromptAct(Act):
+class PromptRun(Run):
     """A run that is right if the words and logits of each request are. The order of the requests does not count."""
 
-    def agrees_with(self, reference: Act) -> bool:
+    def agrees_with(self, reference: Run) -> bool:
         """Run until an output differs from the other run's. Return whether none differs."""
         left = defaultdict[str, list[Step]](list)
         for step in reference.steps:
@@ -90,10 +90,10 @@ class PromptAct(Act):
         return self.error is None and not any(left.values())
 
     @property
-    def engine(self) -> "LLMEngine":
-        """The engine of this run. There is none after an error."""
-        assert isinstance(self.rush, PromptRush)
-        return self.rush.engine
+    def llm_engine(self) -> "LLMEngine":
+        """The engine of this run, if it could be built."""
+        assert isinstance(self.engine, PromptEngine)
+        return self.engine.llm_engine
 
     def logits(self, request_id: str) -> "list[Tensor]":
         """Return the logits from which each token of a request was chosen."""
@@ -116,39 +116,38 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
     if problem:
         print(f"mini-kv generate: {problem}", file=sys.stderr)
         return 2
-    own_rush = PromptRush()
-    prepared = prepare(args, **seams(OwnParts(), on_logits=own_rush.note))
+    own_engine = PromptEngine()
+    prepared = prepare(args, **seams(OwnParts(), on_logits=own_engine.note))
     if prepared is None:
         return 2
-    own_rush.engine, own_rush.stream = prepared
-    model = kind_of_model(own_rush.engine)
+    own_engine.llm_engine, own_engine.stream = prepared
+    model = kind_of_model(own_engine.llm_engine)
     found = find_parts(args.labs, labs, Path.cwd(), model, step_limit_s)
     print("\n".join(table(found, "solution" if args.labs == "solution" else "yours")), end="\n\n", flush=True)
-    parts = {str(each.part): each for each in found if each.value is not None}
+    parts = by_name(found)
     if not parts:
         show(*prepared, args)
         print("\nNo part is yours yet: these are mini_kv's words.")
         return 0
-    hour = Prompts(args)
-    act = PromptAct(hour, own_parts(found), step_limit_s)
-    _show(act, args)
-    reference = PromptAct(hour, rush=own_rush)
-    reference.played()
+    workload = PromptWorkload(args)
+    run = PromptRun(workload, own_parts(found), step_limit_s)
+    _show(run, args)
+    reference = PromptRun(workload, engine=own_engine).complete()
     print()
     num_usable = sum(not why_not(each.part, model) for each in found)
-    lines, is_right = verdict(act, reference, parts, num_usable)
+    lines, is_right = verdict(run, reference, parts, num_usable)
     print("\n".join(lines), flush=True)  # looking for the part can take a while
     if not is_right:
-        print("\n".join(Search(act, reference, parts, "the text").lines()))
+        print("\n".join(Search(run, reference, parts, "the text").lines()))
     return 0 if is_right else 1
 
 
-def _show(act: PromptAct, args: argparse.Namespace) -> None:
+def _show(run: PromptRun, args: argparse.Namespace) -> None:
     """Write the texts as they grow, until an error ends the run."""
-    steps = act.run()
+    steps = run.run()
     next(steps, None)
-    if isinstance(rush := act.rush, PromptRush):
-        show(rush.engine, (rush.delta for _ in steps), args)
+    if isinstance(engine := run.engine, PromptEngine):
+        show(engine.llm_engine, (engine.delta for _ in steps), args)
 
 
 def _problem(args: argparse.Namespace) -> str:
@@ -183,42 +182,42 @@ def table(found: Sequence[Found], learner: str) -> list[str]:
 
 
 def verdict(
-    act: PromptAct, reference: PromptAct, parts: Mapping[str, Found], num_usable: int
+    run: PromptRun, reference: PromptRun, parts: Mapping[str, Found], num_usable: int
 ) -> tuple[list[str], bool]:
     """Return the report of the run, and whether its text was right."""
-    if act.error is not None:
-        when = f"after {sum(map(len, act.answers.values()))} tokens"
-        return what_broke(act.error, when, act.limit, parts), False
-    if act.answers != reference.answers:
-        return _other_words(act, reference), False
+    if run.error is not None:
+        when = f"after {sum(map(len, run.answers.values()))} tokens"
+        return what_broke(run.error, when, run.limit, parts), False
+    if run.answers != reference.answers:
+        return _other_words(run, reference), False
     differences = [
         float((mine - its).abs().max())
         for name in reference.answers
-        for mine, its in zip(act.logits(name), reference.logits(name), strict=True)
+        for mine, its in zip(run.logits(name), reference.logits(name), strict=True)
     ]
     num_tokens = sum(map(len, reference.answers.values()))
     same = f"The same words as mini_kv's own: {num_tokens} tokens, {len(parts)} of {num_usable} parts from the labs."
     if not all(difference <= TOLERANCE for difference in differences):  # NaN is no small number
         return [same, f"That was luck: the logits of these tokens differ by up to {max(differences):.2g}."], False
-    return [same, *hits(act, reference), "The labs' tests check more cases."], True
+    return [same, *hits(run, reference), "The labs' tests check more cases."], True
 
 
-def hits(act: PromptAct, reference: PromptAct) -> list[str]:
+def hits(run: PromptRun, reference: PromptRun) -> list[str]:
     """Return a line if the cache found fewer tokens than the engine's. This does not change the text."""
-    mine, its = (each.engine.kv_cache_manager.prefix_cache_stats for each in (act, reference))
+    mine, its = (each.llm_engine.kv_cache_manager.prefix_cache_stats for each in (run, reference))
     if (mine.queries, mine.hits) == (its.queries, its.hits):
         return []
     counts = [f"{stats.hits} of {stats.queries} tokens" for stats in (mine, its)]
     return [f"But your prefix cache reports hits on {counts[0]}, and mini_kv's on {counts[1]}."]
 
 
-def _other_words(act: PromptAct, reference: PromptAct) -> list[str]:
+def _other_words(run: PromptRun, reference: PromptRun) -> list[str]:
     """Return both versions of each text that differs, from the first different token on."""
-    tokenizer = reference.engine.tokenizer
+    tokenizer = reference.llm_engine.tokenizer
     assert tokenizer is not None
     lines = []
     for name, its in reference.answers.items():
-        mine = act.answers.get(name, [])
+        mine = run.answers.get(name, [])
         if mine == its:
             continue
         first = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), len(mine))

@@ -81,6 +81,11 @@ def own_parts(found: Iterable[Found]) -> OwnParts:
     return OwnParts(**{each.part.goes_to: each.value for each in found if each.value is not None})
 
 
+def by_name(found: Iterable[Found]) -> dict[str, Found]:
+    """Return the parts that are used, by name."""
+    return {str(each.part): each for each in found if each.value is not None}
+
+
 class LabFile:
     """The learner's file of one lab, loaded as far as possible."""
 

@@ -6,7 +6,7 @@ Two right engines may name a block by different hashes. So hashes are compared b
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import SchedulerOutput
@@ -63,40 +63,40 @@ class Step:
         return story(self.spans)
 
 
-class Rush(Protocol):
-    """A run of a rush hour on one engine."""
+class Engine(Protocol):
+    """An engine that runs one workload."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps until no request is left. Raises whatever the engine raises."""
 
-    def film(self) -> dict[str, Any]:
+    def story(self) -> dict[str, Any]:
         """Return the story of the pool so far, for the figure."""
 
 
-class Hour(Protocol):
-    """A rush hour: its requests, and the sizes of its engine."""
+class Workload(Protocol):
+    """Requests, and the sizes of the engine that runs them."""
 
-    def rush(self, own: OwnParts) -> Rush:
+    def engine(self, own: OwnParts) -> Engine:
         """Return an engine with these parts."""
 
 
 @dataclass(slots=True)
-class Act:
-    """One run of a rush hour: its steps, and its error."""
+class Run:
+    """One run of a workload: its steps, and its error."""
 
-    hour: Hour
+    workload: Workload
     own: OwnParts = field(default_factory=OwnParts)
     limit: float = STEP_LIMIT_S
     """Seconds that a step may compute. The first one includes the building of the engine."""
     steps: list[Step] = field(default_factory=list)
     error: BaseException | None = None
-    rush: Rush | None = None
+    engine: Engine | None = None
     each_step: Callable[[int], None] = lambda number: None
     """Is told the number of each step that was made."""
 
-    def again(self, own: OwnParts, limit: float) -> "Act":
-        """Return a run of the same rush hour on other parts."""
-        return type(self)(self.hour, own, limit)
+    def again(self, own: OwnParts, limit: float) -> Self:
+        """Return a run of the same workload on other parts."""
+        return type(self)(self.workload, own, limit)
 
     def run(self) -> Generator[Step, None, None]:
         """Yield the steps, and end at an error."""
@@ -109,12 +109,12 @@ class Act:
             self.error = first_cause(error)
 
     def _steps(self) -> Iterator[Step]:
-        if self.rush is None:
-            self.rush = self.hour.rush(self.own)
-        yield from self.rush.steps()
+        if self.engine is None:
+            self.engine = self.workload.engine(self.own)
+        yield from self.engine.steps()
 
-    def played(self) -> "Act":
-        """Run to the end without a time limit, and return the act. For the engine's own parts: an error is raised."""
+    def complete(self) -> Self:
+        """Run to the end without a time limit, and return the run. For the engine's own parts: an error is raised."""
         self.steps += self._steps()
         return self
 
@@ -127,11 +127,11 @@ class Act:
                 answers.setdefault(name, []).extend(token_ids)
         return answers
 
-    def agrees_with(self, reference: "Act") -> bool:
+    def agrees_with(self, reference: "Run") -> bool:
         """Run until a step differs from the other run's. Return whether none differs."""
-        return self.first_difference(reference) is None
+        return self.first_divergence(reference) is None
 
-    def first_difference(self, reference: "Act") -> "Difference | None":
+    def first_divergence(self, reference: "Run") -> "Divergence | None":
         """Run until a step differs from the other run's, and return both steps."""
         hashes, twins = Numbering(), Numbering()
         with closing(self.run()) as run:
@@ -140,9 +140,9 @@ class Act:
                 if not what and hashes.of(step) != twins.of(its):
                     what = "the cached blocks"
                 if what:
-                    return Difference(what, step, its)
+                    return Divergence(what, step, its)
         if self.error is not None or len(self.steps) < len(reference.steps):
-            return Difference("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
+            return Divergence("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
         return None
 
 
@@ -186,7 +186,7 @@ COMPARED = (
 
 
 def differing(step: Step, its: Step) -> str:
-    """Return what differs between two steps, or an empty string. `Act.first_difference` compares the block hashes."""
+    """Return what differs between two steps, or an empty string. `Run.first_divergence` compares the block hashes."""
     for compared in COMPARED:
         if compared.of(step) != compared.of(its):
             return compared.noun
@@ -197,7 +197,7 @@ def differing(step: Step, its: Step) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Divergence:
     """The first step that differs."""
 
     what: str
@@ -223,7 +223,7 @@ DRAWN = ("the references", "the block tables", "the free queue")
 """What the drawing of a step shows already."""
 
 
-def told(output: SchedulerOutput) -> list[str]:
+def plan_lines(output: SchedulerOutput) -> list[str]:
     """Return what a plan tells the worker, one line per request. New blocks that are none may be told in two ways."""
     lines = [
         f"{new.request_id}: computed {new.num_computed_tokens}, tokens {list(new.token_ids)}, blocks {new.block_ids}"
