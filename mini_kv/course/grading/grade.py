@@ -282,7 +282,7 @@ class _Ran:
             self.doubts += [f"it changed other functions: {', '.join(fields)[:200]}"] if fields else []
             return
         name, *rest = fields
-        if name.partition("[")[0] not in self.copy.canaries:
+        if name not in self.copy.canaries:
             name = self.copy.in_words(name)
         if kind == "collected":
             points, function, stage = rest

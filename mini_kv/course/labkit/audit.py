@@ -364,7 +364,7 @@ def _audit_learner_files(audit: Audit) -> None:
         if len(hints.get(function.name, {}).get("levels", ())) != 3:
             audit.findings.append(f"hints.toml: {function.name} needs three levels")
     questions = tomllib.loads((audit.lab.folder / "predict.toml").read_text(encoding="utf-8"))["question"]
-    tests = set(_signatures(audit.lab.folder / "test_lab.py"))
+    tests = audit.lab.tests()
     for question in questions:
         if question["test"] not in tests:
             audit.findings.append(f"predict.toml: {question['id']} is about {question['test']}, which does not exist")

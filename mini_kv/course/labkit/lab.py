@@ -1,5 +1,6 @@
 """A lab: a folder `labs/lab-NN`, or `lab-NN-further` for its continuation, with a `lab.toml`."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -162,6 +163,10 @@ class Lab:
         except (OSError, ValueError) as error:
             raise ValueError(f"{file}: {error}") from error
 
+    def tests(self) -> list[str]:
+        """Return the names of the lab's tests in order."""
+        return tests_in((self.folder / "test_lab.py").read_text(encoding="utf-8"))
+
     @property
     def solutions(self) -> Path:
         """Folder of the reference solution; absent in a student edition."""
@@ -245,6 +250,17 @@ def run_command(lab: Lab) -> str:
     """Return the command that runs the learner's own file, in the syntax of this machine's shell."""
     folder = relative(lab.folder)
     return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
+
+
+def tests_in(text: str) -> list[str]:
+    """Return the names of the tests in a test file in order. A case of a parametrized test has its id as its name."""
+    names = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            cases = [one for one in node.decorator_list if "parametrize" in ast.unparse(one).partition("(")[0]]
+            inside = [part.value for case in cases for part in ast.walk(case) if isinstance(part, ast.Constant)]
+            names += [name for name in inside if str(name).startswith("test_")] if cases else [node.name]
+    return list(dict.fromkeys(names))  # `after=` in a case repeats an earlier name
 
 
 def is_lab_test(path: Path) -> bool:
