@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from mini_kv.course.given.kernels.compiled import CAPABILITY, compile_calls
+from mini_kv.course.given.kernels import compiled
 from mini_kv.course.given.kernels.memory_access import KernelMemory
-from mini_kv.course.labkit.fixture import InWords, LabFailure, LabUnderTest
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 UNTOUCHED = -777.0
 STALE = 1e4
@@ -111,14 +111,7 @@ def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size:
 
 def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
     """Compile all five kernels for tiles as large as on a GPU, once for all tests; fail for this one's."""
-    with lab.clock_stopped():
-        found = compile_calls(lab.implementation.file, gpu_sized_calls(torch))[launcher]
-    if found.error:
-        what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
-        failure = LabFailure(what, "code for the GPU", InWords("an error"))
-        failure.line = found.line
-        raise failure
-    lab.cards = found.kernels
+    compiled.refuse_what_no_compiler_takes(lab, launcher, gpu_sized_calls(torch))
 
 
 def gpu_sized_calls(torch: ModuleType) -> dict[str, Sequence[Any]]:

@@ -2,8 +2,8 @@
 
 from types import ModuleType
 
-from mini_kv.course.given.kernels.compiled import CAPABILITY, compile_calls
-from mini_kv.course.labkit.fixture import InWords, LabFailure, LabUnderTest
+from mini_kv.course.given.kernels import compiled
+from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .helpers import Batch, Step
 
@@ -24,13 +24,4 @@ def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher
         "reshape_and_cache": [*step.tensors().values()],
         "paged_attention_decode": [*batch.tensors().values(), batch.scale],
     }
-    with lab.clock_stopped():
-        found = compile_calls(lab.implementation.file, calls)[launcher]
-    if found.error:
-        what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
-        failure = LabFailure(what, "code for the GPU", InWords("an error"))
-        failure.line = found.line
-        raise failure
-    if not found.kernels:
-        lab.fail("kernels that the launcher started", "at least one", 0)
-    lab.cards = found.kernels
+    compiled.refuse_what_no_compiler_takes(lab, launcher, calls)

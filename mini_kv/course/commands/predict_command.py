@@ -5,9 +5,9 @@ import sys
 from typing import TextIO
 
 from mini_kv.course.commands import add_lab_argument, on_lab
+from mini_kv.course.labkit.answers import is_right, plain
 from mini_kv.course.labkit.lab import Lab, Prediction
 from mini_kv.course.labkit.learner_state import State, read_state, update_state
-from mini_kv.course.questions.question import plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +70,6 @@ def _keep(lab: Lab, given: State) -> None:
 
 def _key(lab: Lab, question: Prediction) -> str:
     return f"{lab.lab_id} {question.id}"
-
-
-def is_right(question: Prediction, answer: str) -> bool:
-    """Return whether this is the question's answer, in any spelling."""
-    return plain(answer) == plain(question.answer)
 
 
 def _reply(question: Prediction, answer: str) -> str:

@@ -11,7 +11,7 @@ from typing import TextIO
 from mini_kv.course.commands import write_page
 from mini_kv.course.labkit.lab import all_labs, find_checkout, find_lab
 from mini_kv.course.questions.made import Five, Learner, five_questions
-from mini_kv.course.questions.question import LABS, Question, is_answer
+from mini_kv.course.questions.question import Question, is_answer
 from mini_kv.course.questions.sheet import MARKS, sheet
 from mini_kv.messages import listed, shown, wrapped
 from mini_kv.typed_numbers import whole_number
@@ -71,11 +71,11 @@ def _make(args: argparse.Namespace) -> Five:
         message = "it is neither starter nor solution, and there is no such folder"
         raise ValueError(f"--labs {shown(args.labs)}: {message}")
     labs = all_labs(root)
-    lab_ids = [lab.lab_id for lab in labs if lab.lab_id in LABS]
+    lab_ids = with_questions = [lab.lab_id for lab in labs if lab.questions]
     if args.lab is not None:
         lab_ids = [find_lab(args.lab, root).lab_id]
-        if lab_ids[0] not in LABS:
-            raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {listed(LABS)}")
+        if lab_ids[0] not in with_questions:
+            raise ValueError(f"--lab {shown(args.lab)}: this lab has no questions; there are: {listed(with_questions)}")
     return five_questions(Learner(args.labs, labs, Path.cwd()), args.seed, lab_ids)
 
 

@@ -3,14 +3,12 @@
 import ast
 import traceback
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mini_kv.course.finale.trial import STEP_LIMIT_S
-from mini_kv.course.given.kernels.interpreter import interpreted
 from mini_kv.course.labkit.implementation import (
     Implementation,
     ImplementationError,
@@ -119,7 +117,7 @@ class LabFile:
         tree = ast.parse(Path(self.source).read_text(encoding="utf-8"), self.source)
         for node in tree.body:
             self._note(node, "")
-        with time_limit(limit, limit), interpreted() if self.lab.needs == "K" else nullcontext():
+        with time_limit(limit, limit), self.lab.loading():
             self.module = implementation.load()
 
     def _note(self, node: ast.stmt, owner: str) -> None:

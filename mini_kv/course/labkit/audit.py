@@ -27,7 +27,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -35,13 +35,12 @@ from typing import Any
 
 import pytest
 
-from mini_kv.course.given.kernels.compiled import compile_calls, kept_compiler
 from mini_kv.course.labkit.failure import BROKE_DOWN, MAX_LINES
 from mini_kv.course.labkit.implementation import load_file
 from mini_kv.course.labkit.lab import Lab, load_lab
 from mini_kv.course.labkit.lives import seeds
 from mini_kv.course.labkit.misconception import Stored, fingerprints, load_stored, signs_of, store
-from mini_kv.course.labkit.plugin import ENGINE_BUG, RESULTS
+from mini_kv.course.labkit.plugin import ENGINE_BUG, FIXTURE, RESULTS
 from mini_kv.course.labkit.scoreboard import LabResult, State
 from mini_kv.messages import did_you_mean, shown
 
@@ -138,7 +137,7 @@ def audit_lab(folder: Path, *, write: bool = False, sample: str | None = None) -
     elif not audit.lab.pristine_starter.is_file():
         audit.findings.append("no pristine starter yet: call this with --write")
         return audit
-    with kept_compiler() if audit.lab.needs == "K" else nullcontext():
+    with audit.lab.auditing():
         watcher = watch(audit.lab)
         _audit_right_code(audit, watcher)
         _audit_starter(audit)
@@ -305,7 +304,7 @@ def _tests_by_function(watcher: "_Watcher") -> dict[str, set[str]]:
     if not watcher.passed:
         return {}  # a test that failed may have ended early
     ran = watcher.tests_of.items()
-    return {name: tests | watcher.compiling for name, tests in ran if name not in watcher.while_loading}
+    return {name: tests | watcher.elsewhere for name, tests in ran if name not in watcher.while_loading}
 
 
 def _function_around(lab: Lab, mutant: Mutant) -> str:
@@ -438,8 +437,8 @@ class _Watcher:
         self.tests_of: dict[str, set[str]] = {}
         self.while_loading: set[str] = set()
         """Functions that run as the file is loaded: once, in some test, and for all of them."""
-        self.compiling: set[str] = set()
-        """Tests that have the whole file compiled, in a process of its own."""
+        self.elsewhere: set[str] = set()
+        """Tests that run the whole file in a process of its own."""
         self._loading = False
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -449,8 +448,6 @@ class _Watcher:
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, bool | None, bool | None]:
         def on_call(frame: FrameType, event: str, argument: object) -> Any:
             code = frame.f_code
-            if code is compile_calls.__code__:
-                self.compiling.add(pyfuncitem.name)
             if code is seeds.__code__:
                 self.drawing.add(pyfuncitem.name)
             if code.co_filename != self.file:
@@ -473,6 +470,8 @@ class _Watcher:
             return (yield)
         finally:
             sys.settrace(None)
+            if FIXTURE in pyfuncitem.stash and pyfuncitem.stash[FIXTURE].ran_elsewhere:
+                self.elsewhere.add(pyfuncitem.name)
 
 
 def _run_lab(

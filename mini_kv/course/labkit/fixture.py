@@ -1,8 +1,8 @@
 """The fixture of a lab's test: the learner's functions, a cache that checks itself, comparisons with messages."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -17,7 +17,6 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.course.given.kernels.compiled import Card
 from mini_kv.course.labkit.implementation import Implementation, LoadError, get_class, get_function
 from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.events.frame import Frame, frame_of, frame_of_pool
@@ -120,10 +119,12 @@ class LabUnderTest:
         """The function that a failure is attributed to. "": the function that the test checks."""
         self.drawing: Callable[[], Frame] | None = None
         """Returns the state that a failure shows."""
-        self.cards: Sequence[Card] = ()
-        """Resources of the learner's kernels, from a test that compiles them."""
+        self.table: Sequence[str] = ()
+        """Lines of a table below the points if the test passes. A line that two tests have is printed once."""
         self.clock_stopped: Callable[[], AbstractContextManager[None]] = nullcontext
         """Stops the test's clock while the enclosed code runs, which has limits of its own."""
+        self.ran_elsewhere = False
+        """Whether the learner's whole file ran in a process of its own."""
 
     def engine(self, part: Part) -> Part:
         """Return this class or function of the engine, or in an audit its replacement with a bug."""
@@ -193,6 +194,13 @@ class LabUnderTest:
             manager_classes={self.engine(spec): self.engine(manager) for spec, manager in MANAGER_CLASSES.items()},
             make_block_hasher=self.engine(get_request_block_hasher),
         )
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Run the enclosed code, in which the learner's whole file runs in a process with limits of its own."""
+        self.ran_elsewhere = True
+        with self.clock_stopped():
+            yield
 
     def watch_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
         """Show this pool in a failure, with the tables of its blocks."""

@@ -3,9 +3,11 @@
 import ast
 import importlib.util
 import os
+import pkgutil
 import re
 import tomllib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -126,12 +128,26 @@ class Lab:
     parts: tuple[LabPart, ...] = ()
     """The lab's classes and functions that the engine can use in place of its own."""
     predictions: tuple[Prediction, ...] = ()
+    questions: str = ""
+    """The maker of its questions about the learner's own run, or nothing."""
+    loaded_in: str = ""
+    """`module:function` of the context in which the learner's file is loaded, or nothing."""
+    audited_in: str = ""
+    """`module:function` of the context around an audit, or nothing."""
 
     def short_name(self, function: str) -> str:
         """Return the function's name without its class, unless two classes of the lab have that name."""
         short = function.rpartition(".")[2]
         alike = [other for other in self.functions if other.name.rpartition(".")[2] == short]
         return short if len(alike) < 2 else function
+
+    def loading(self) -> AbstractContextManager[None]:
+        """Return the context in which the learner's file is loaded."""
+        return _context(self.loaded_in)
+
+    def auditing(self) -> AbstractContextManager[None]:
+        """Return the context around an audit of the lab."""
+        return _context(self.audited_in)
 
     @property
     def is_further(self) -> bool:
@@ -185,6 +201,11 @@ class Lab:
     def solutions(self) -> Path:
         """Folder of the reference solution; absent in a student edition."""
         return self.root / "solutions" / self.lab_id
+
+
+def _context(name: str) -> AbstractContextManager[None]:
+    context: AbstractContextManager[None] = pkgutil.resolve_name(name)() if name else nullcontext()
+    return context
 
 
 def load_lab(folder: Path) -> Lab:

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from mini_kv.course.given.kernels.interpreter import interpreted
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.export import FORMATS, remove_old, write_exports
 from mini_kv.course.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
@@ -243,7 +242,7 @@ def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleT
     loaded = config.stash[LOADED]
     if implementation.source not in loaded:
         loaded[implementation.source] = None
-        with interpreted() if implementation.lab.needs == "K" else nullcontext():
+        with implementation.lab.loading():
             loaded[implementation.source] = implementation.load()
     module = loaded[implementation.source]
     if module is None:
@@ -349,7 +348,7 @@ def pytest_runtest_makereport(
     if call.excinfo is None:
         if report.when == "call" and report.passed:
             result.state = State.PASS
-            result.cards = item.stash[FIXTURE].cards if FIXTURE in item.stash else ()
+            result.table = item.stash[FIXTURE].table if FIXTURE in item.stash else ()
     elif call.when == "setup" and report.skipped:  # no code of the learner's has run, so the skip is our own
         result.message = str(call.excinfo.value)
     else:

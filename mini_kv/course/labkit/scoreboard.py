@@ -10,10 +10,8 @@ from enum import StrEnum, unique
 from itertools import takewhile
 from pathlib import Path
 
-from mini_kv.course.given.kernels.compiled import Card, draw_cards
 from mini_kv.course.labkit.implementation import Implementation
 from mini_kv.course.labkit.lab import Lab, all_labs, place_of, relative, run_command
-from mini_kv.course.questions.question import LABS
 
 ENDED = "Python ended in this test, before the test did"
 """Message of a running test in the files. It remains if Python is killed, or if C code runs until the time is over."""
@@ -58,8 +56,8 @@ class LabResult:
     """How many values of a failed test tell of its cause."""
     belief: str = ""
     """The possible belief, at the first failure of a function with a known mistake. After one sign, its question."""
-    cards: Sequence[Card] = ()
-    """Resources of the kernels that a passed test compiled."""
+    table: Sequence[str] = ()
+    """Lines of a table that a passed test made."""
 
     @property
     def short_function(self) -> str:
@@ -91,7 +89,7 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
         return [
             f"{lab.lab_id}  {score} of {total} points for the reference solution, {_relative(implementation.source)}",
             f"  This was not your code. Run yours:  {run_command(lab)}",
-            *_cards(results),
+            *_tables(results),
         ]
     width = max(len(result.test) for result in results)
     lines = [f"{lab.lab_id}  {lab.title}", f"code that ran: {_ran(implementation)}", ""]
@@ -103,12 +101,12 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
         mark = f"{result.state.upper():<8}"
         lines.append(f"    {mark}{result.score:>2}/{result.points:<2}  {result.test:<{width}}  {result.short_function}")
     lines += ["", f"  {_bar(score, total)}  {score} of {total} points   {_subtotals(results)}"]
-    return [*lines, *_cards(results), *_verdict(implementation, results, score == total)]
+    return [*lines, *_tables(results), *_verdict(implementation, results, score == total)]
 
 
-def _cards(results: Sequence[LabResult]) -> list[str]:
-    """Return the resources of the kernels that compiled."""
-    return draw_cards([card for result in results for card in result.cards])
+def _tables(results: Sequence[LabResult]) -> list[str]:
+    """Return the tables of all tests. A line that several of them have, such as the head, is in it once."""
+    return list(dict.fromkeys(line for result in results for line in result.table))
 
 
 def draw_brief(implementation: Implementation, results: Sequence[LabResult], printed: str = "") -> list[str]:
@@ -127,7 +125,7 @@ def draw_brief(implementation: Implementation, results: Sequence[LabResult], pri
         ending = _verdict(implementation, results, score == lab.points)
     else:
         ending = [f"  next: {first.test}", f"        {_place(implementation, first)}"]
-    return [f"{lab.lab_id}  {lab.title}", "", bar, *_cards(results), *ending]
+    return [f"{lab.lab_id}  {lab.title}", "", bar, *_tables(results), *ending]
 
 
 def _others(failed: Sequence[LabResult]) -> list[str]:
@@ -213,7 +211,7 @@ def _lesson(lab: Lab) -> list[str]:
         lines += _wrapped(f"The engine can run on your {_listed(parts)}:")
         more = " --windows" if any(part.only_for == "windows" for part in lab.parts) else ""
         lines.append(f'    mini-kv generate "A block is free when" --labs starter{more}')
-    if lab.lab_id in LABS:
+    if lab.questions:
         lines.append(
             f"  Five questions about your own code:  mini-kv questions --lab {lab.lab_id.removeprefix('lab-')}"
         )

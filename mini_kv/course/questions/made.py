@@ -36,7 +36,7 @@ class Learner:
         """Load the files. `choice` is starter, solution or a folder, as in LAB_IMPL."""
         self.choice, self.limit = choice, limit
         self.files = {
-            lab.lab_id: LabFile(lab, choice, len(labs), invocation_dir, limit) for lab in labs if lab.lab_id in MAKERS
+            lab.lab_id: LabFile(lab, choice, len(labs), invocation_dir, limit) for lab in labs if lab.questions
         }
 
     def missing(self, lab_id: str) -> str:
@@ -56,28 +56,32 @@ class Learner:
         """Return the learner's class or function."""
         return getattr(self.files[lab_id].module, name)
 
+    def questions(self, lab_id: str, rng: random.Random) -> Iterator[Question]:
+        """Return questions about one run of the lab's code, drawn from this source of random choices."""
+        return MAKERS[self.files[lab_id].lab.questions](rng, self, lab_id)
+
     def digest(self, lab_ids: Sequence[str]) -> str:
         """Return a digest of the content of these labs' files. Line ends do not count."""
         texts = [Path(self.files[lab_id].source).read_text(encoding="utf-8").splitlines() for lab_id in lab_ids]
         return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
 
 
-Maker = Callable[[random.Random, Learner], Iterator[Question]]
+Maker = Callable[[random.Random, Learner, str], Iterator[Question]]
 
 MAKERS: dict[str, Maker] = {
-    "lab-02": lambda rng, learner: questions_of_queue(rng, learner.get("lab-02", "FreeKVCacheBlockQueue")),
-    "lab-03": lambda rng, learner: questions_of_pool(rng, learner.get("lab-03", "BlockPool")),
-    "lab-04": lambda rng, learner: questions_of_hashes(rng, learner.get("lab-04", "get_request_block_hasher")),
-    "lab-05": lambda rng, learner: questions_of_prefill(
-        rng, learner.own("one group"), learner.get("lab-05", "prefill"), learner.get("lab-05", "ref_counts")
+    "queue": lambda rng, learner, lab: questions_of_queue(rng, learner.get(lab, "FreeKVCacheBlockQueue")),
+    "pool": lambda rng, learner, lab: questions_of_pool(rng, learner.get(lab, "BlockPool")),
+    "hashes": lambda rng, learner, lab: questions_of_hashes(rng, learner.get(lab, "get_request_block_hasher")),
+    "prefill": lambda rng, learner, lab: questions_of_prefill(
+        rng, learner.own("one group"), learner.get(lab, "prefill"), learner.get(lab, "ref_counts")
     ),
-    "lab-06": lambda rng, learner: questions_of_slots(rng, learner.own("one group")),
-    "lab-07": lambda rng, learner: questions_of_hits(rng, learner.own("one group")),
-    "lab-11": lambda rng, learner: questions_of_steps(rng, learner.own("one group")),
-    "lab-12": lambda rng, learner: questions_of_windows(rng, learner.own("windows")),
-    "lab-13": lambda rng, learner: questions_of_policy(rng, learner.get("lab-13", "LFU")),
+    "slots": lambda rng, learner, lab: questions_of_slots(rng, learner.own("one group")),
+    "hits": lambda rng, learner, lab: questions_of_hits(rng, learner.own("one group")),
+    "steps": lambda rng, learner, lab: questions_of_steps(rng, learner.own("one group")),
+    "windows": lambda rng, learner, lab: questions_of_windows(rng, learner.own("windows")),
+    "policy": lambda rng, learner, lab: questions_of_policy(rng, learner.get(lab, "LFU")),
 }
-"""The labs with questions, each with the function that makes them from a source of random choices."""
+"""The function that makes a lab's questions from a source of random choices, by `questions` in its `lab.toml`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def _try_lab(learner: Learner, number: int, lab_id: str) -> tuple[list[Question]
             for run in range(MAX_RUNS):
                 if run >= NUM_RUNS and len(questions) >= ENOUGH:
                     break
-                questions += MAKERS[lab_id](random.Random(f"{seed} {run}"), learner)
+                questions += learner.questions(lab_id, random.Random(f"{seed} {run}"))
     except TookTooLongError:
         return [], f"it does not return within {learner.limit:g} s"
     except (Exception, SystemExit) as error:

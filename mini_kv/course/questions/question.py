@@ -1,16 +1,15 @@
 """A question about a run of the learner's code, with the calls that led to it."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from mini_kv.course.labkit.answers import plain
 
 BLOCK_SIZE = 4
 """Tokens per block in all questions but those of lab-13. A token is a letter."""
 MAX_LINES = 12
 """The most lines of a drawn state."""
-LABS = ("lab-02", "lab-03", "lab-04", "lab-05", "lab-06", "lab-07", "lab-11", "lab-12", "lab-13")
-"""The labs with questions."""
 
 
 class Call(NamedTuple):
@@ -49,11 +48,6 @@ class Question:
 def listed(values: Iterable[object]) -> str:
     """Return block ids or names as an answer lists them."""
     return " ".join(map(str, values)) or "none"
-
-
-def plain(answer: str) -> str:
-    """Return the answer without case, spaces, commas, brackets, a unit or a percent sign."""
-    return " ".join(re.sub(r"[\[\](),%]|tokens?|blocks?|percent", " ", answer.lower()).split())
 
 
 def is_answer(given: str, answer: str) -> bool:

@@ -22,6 +22,7 @@ from subprocess import PIPE
 from types import SimpleNamespace
 from typing import Any
 
+from mini_kv.course.labkit.fixture import InWords, LabFailure, LabUnderTest
 from mini_kv.course.labkit.implementation import load_file
 from mini_kv.course.labkit.time_limit import NoVerdictError, TookTooLongError, hard_limit, time_limit
 
@@ -67,6 +68,20 @@ class Compiled:
     """The compiler's sentence about the refused kernel."""
     line: int = 0
     """The learner's line for that sentence, or 0 if not known."""
+
+
+def refuse_what_no_compiler_takes(lab: LabUnderTest, launcher: str, calls: Mapping[str, Sequence[object]]) -> None:
+    """Compile the kernels that these launchers start, once for all tests. Fail for an error in this launcher's."""
+    with lab.elsewhere():
+        found = compile_calls(lab.implementation.file, calls)[launcher]
+    if found.error:
+        what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
+        failure = LabFailure(what, "code for the GPU", InWords("an error"))
+        failure.line = found.line
+        raise failure
+    if not found.kernels:
+        lab.fail("kernels that the launcher started", "at least one", 0)
+    lab.table = draw_cards(found.kernels)
 
 
 _COMMAND = (sys.executable, "-m", __name__)
