@@ -48,6 +48,8 @@ _SEEDS = (0, 40, 80, 120, 160)
 """Values of LAB_SEED. A random test tries 40 seeds from each."""
 _NOT_PLAYED = ("starter.py", "fingerprints.json", "README.md", "NOTES.md")
 """Files of a lab that have no influence on a wrong version's results. The learner edits the first one."""
+_FOR_READERS = ("prediction", "chapter", "says", "picture")
+"""Keys of a `lab.toml` that have none, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,8 @@ def _played(file: Path) -> bytes:
     if file.name != "lab.toml":
         return content
     values = tomllib.loads(content.decode())
-    values.pop("prediction", None)
+    for name in _FOR_READERS:
+        values.pop(name, None)
     for function in values.get("function", ()):
         function.pop("hints", None)
         function.pop("also", None)
@@ -382,8 +385,9 @@ def _audit_learner_files(audit: Audit) -> None:
             audit.findings.append(f"lab.toml: {about}".strip())
     if len(audit.lab.predictions) < 3:
         audit.findings.append("lab.toml: fewer than three predictions")
-    if not (audit.lab.lesson and audit.lab.question):
-        audit.findings.append("lab.toml: no lesson, or no question to take away")
+    for name in ("lesson", "question", "chapter", "says"):
+        if not getattr(audit.lab, name):
+            audit.findings.append(f"lab.toml: {name} is missing")
 
 
 def _audit_decoration(audit: Audit) -> None:

@@ -128,6 +128,12 @@ class Lab:
     parts: tuple[LabPart, ...] = ()
     """The lab's classes and functions that the engine can use in place of its own."""
     predictions: tuple[Prediction, ...] = ()
+    chapter: str = ""
+    """The book's chapter that it belongs to: a file's name without its suffix."""
+    says: str = ""
+    """One sentence for the list of the labs."""
+    picture: str = ""
+    """A scenario's name and a step, for the list. Empty: the chapter's picture."""
     questions: str = ""
     """The maker of its questions about the learner's own run, or nothing."""
     loaded_in: str = ""
