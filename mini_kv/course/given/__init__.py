@@ -2,7 +2,7 @@
 
 `slot_worker` (a worker that records the content of each slot), `small_tree` (a radix tree of plain nodes), `small_pool`
 (a pool of plain lists, for a further part), `arena` (the workloads of lab-13), `second_home` (the pool and store of
-lab-14), `toy_server` (what lab-16 attacks), `kernels` (tools for labs about Triton).
+lab-14), `toy_server` (for a lab about attacks), `kernels` (tools for labs about Triton).
 
 For the labs in which learners write tests, in reading order: `manager_under_test` (the calls that a check may use,
 recorded), `faulty_managers`, `correct_managers` (managers that keep the contract in different ways), `checks` (runs a
