@@ -23,7 +23,8 @@ from mini_kv.course.finale.blame import Search
 from mini_kv.course.finale.dice_hour import DiceHour
 from mini_kv.course.finale.found import Found, own_parts
 from mini_kv.course.finale.steps import COMPARED, Act
-from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents, other_hashes
+from mini_kv.course.given.correct_managers import other_hashes
+from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
 
