@@ -2,19 +2,14 @@
 
 import argparse
 import os
-import shlex
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from mini_kv.course.commands import write_file, write_page
+from mini_kv.course.commands import write_page
 from mini_kv.course.finale.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
-from mini_kv.course.finale.found import find_parts
 from mini_kv.course.finale.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
-from mini_kv.course.finale.inside_vllm.as_patch import PLACES, patch_of
-from mini_kv.course.finale.inside_vllm.vllm_source import GET_IT, PATCHED
-from mini_kv.course.labkit.lab import Lab, UnknownLabError, all_labs, find_checkout
+from mini_kv.course.labkit.lab import UnknownLabError, all_labs, find_checkout
 from mini_kv.installer import pip
 from mini_kv.messages import shown
 from mini_kv.progress_line import ProgressLine
@@ -44,12 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="play your parts inside vLLM's own engine, or beside a recorded run of it if it is not installed",
     )
-    parser.add_argument(
-        "--as-patch",
-        metavar="FILE",
-        help="play nothing: write a patch for `git am` that puts your queue, index and lookup into vLLM's source",
-    )
-    parser.add_argument("--vllm", metavar="FOLDER", help=f"for --as-patch: a checkout of vLLM at v{PATCHED}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,8 +49,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         _check(args)
         root = find_checkout(Path.cwd())
-        if args.as_patch is not None:
-            return _write_patch(args, all_labs(root))
         python = python_with_vllm() if args.inside_vllm else None
         if python is not None:
             return run_in_vllm(python, ["--labs", args.labs, "--seed", str(args.seed)])
@@ -82,10 +69,6 @@ def _check(args: argparse.Namespace) -> None:
     """Raise `UnknownLabError` if the arguments cannot be used."""
     if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
         raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
-    if (args.as_patch is None) != (args.vllm is None):
-        raise UnknownLabError(f"--as-patch FILE and --vllm FOLDER need each other. {GET_IT}")
-    if args.as_patch is not None and (args.inside_vllm or args.film is not None):
-        raise UnknownLabError("--as-patch plays nothing: leave out --inside-vllm and --film")
     if args.film is None:
         return
     if args.inside_vllm:
@@ -95,23 +78,6 @@ def _check(args: argparse.Namespace) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
         raise UnknownLabError(f"{shown(args.film)} cannot be written: {reason}") from None
-
-
-def _write_patch(args: argparse.Namespace, labs: Sequence[Lab]) -> int:
-    """Write the patch, print where each part is, and return the exit status. 1: there is no part, and no file."""
-    wanted = [lab for lab in labs if any(part.goes_to in PLACES for part in lab.parts)]
-    found = find_parts(args.labs, wanted, Path.cwd(), "one group", in_finale=True)
-    text, lines = patch_of((each for each in found if each.part.goes_to in PLACES), Path(args.vllm))
-    print("\n".join(lines))
-    if not text:
-        print("No part can be put into vLLM, and no patch is written.")
-        return 1
-    try:
-        write_file(args.as_patch, text)
-    except ValueError as error:
-        raise UnknownLabError(str(error)) from None
-    print(f"git -C {shlex.quote(args.vllm)} am {shlex.quote(str(Path(args.as_patch).absolute()))}")
-    return 0
 
 
 def _scenes(seed: int, num_hours: int) -> list[Scene]:

