@@ -10,60 +10,26 @@ Four parts play. Those that are not changed are the engine's own.
 
 import html
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import HashFunction, RequestBlockHasher, get_request_block_hasher, hash_block_tokens
+from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.core.request import Request
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.course.finale.blame import Search
 from mini_kv.course.finale.dice_hour import DiceHour
 from mini_kv.course.finale.found import Found, own_parts
 from mini_kv.course.finale.steps import COMPARED, Act
+from mini_kv.course.given.correct_managers import other_hashes
+from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
 
 HOUR = DiceHour(454)
 """An hour of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
-
-
-class TurnsTheList(FreeKVCacheBlockQueue):
-    """The belief: a queue has to turn a list of freed blocks around. Then it is head first."""
-
-    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Append the blocks in reverse."""
-        super().append_n(list(reversed(blocks)))
-
-
-class AllOrNothing(FullAttentionManager):
-    """The belief: a prompt that is cached only in part is a miss."""
-
-    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
-        """Return the hit if it is as long as it can be, else nothing."""
-        hit = super().find_longest_cache_hit(block_hashes, max_length)
-        is_whole = len(hit) == len(block_hashes[: max_length // self.block_size])
-        return hit if is_whole else []
-
-
-def hashes_without_parents(block_size: int, hash_function: HashFunction, *_namespace: Any) -> RequestBlockHasher:
-    """The belief: a block's own tokens determine its KV. Return a hasher that leaves the parent hash out."""
-
-    def hasher(request: Request) -> list[BlockHash]:
-        starts = range(len(request.block_hashes) * block_size, request.num_tokens - block_size + 1, block_size)
-        tokens = [request.token_ids[start : start + block_size] for start in starts]
-        return [hash_block_tokens(hash_function, BlockHash(b""), block) for block in tokens]
-
-    return hasher
-
-
-def other_hashes(block_size: int, hash_function: HashFunction, *_namespace: Any) -> RequestBlockHasher:
-    """Return a hasher that is right, and whose hashes are not the engine's: each digest is reversed."""
-    return get_request_block_hasher(block_size, lambda data: hash_function(data)[::-1])
 
 
 class Changed(NamedTuple):

@@ -3,8 +3,9 @@
 import pytest
 
 from mini_kv.course.finale.finale import model_scenes
-from mini_kv.course.finale.one_hour import CHANGED, AllOrNothing, OneHour, answers, engines_hour, engines_run
+from mini_kv.course.finale.one_hour import CHANGED, OneHour, answers, engines_hour, engines_run
 from mini_kv.course.finale.steps import Act
+from mini_kv.course.given.faulty_parts import AllOrNothing
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.lessons.levers import swap_lever
 from mini_kv.course.lessons.notebook import Beside
@@ -41,7 +42,7 @@ def test_the_first_difference_is_six_steps_before_the_first_lost_hit():
 def test_the_report_names_the_part():
     for name, part in (("turns the list", QUEUE), ("all or nothing", LOOKUP)):
         last = OneHour(name).report.splitlines()[-1]
-        assert last.startswith(f"With {part} from mini_kv the run is right: one_hour.py:")
+        assert last.startswith(f"With {part} from mini_kv the run is right: faulty_parts.py:")
 
 
 def test_of_two_wrong_parts_none_helps_alone():
