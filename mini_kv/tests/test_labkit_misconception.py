@@ -21,7 +21,7 @@ from mini_kv.course.labkit.audit import (
 from mini_kv.course.labkit.failure import MAX_LINES, with_belief
 from mini_kv.course.labkit.lab import load_lab
 from mini_kv.course.labkit.misconception import Stored, load_stored, store
-from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, TEST_LAB, ThrowawayLab
+from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, TEST_LAB, ThrowawayLab
 
 pytestmark = pytest.mark.slow
 
@@ -210,8 +210,8 @@ def test_a_timeout_says_as_much_about_the_machine(lab):
 
 
 def test_what_is_written_to_files_carries_the_names(lab):
-    """In the message and by itself in our JSON, in the text of Gradescope's, as a property in JUnit's; with -vv too."""
-    paths = ("--lab-json=ours.json", "--lab-gradescope=theirs.json", "--junitxml=junit.xml")
+    """In the message and by itself in our JSON, as a property in JUnit's; with -vv too."""
+    paths = ("--lab-json=ours.json", "--junitxml=junit.xml")
     run = lab.run_code(BOTH, "-vv", *paths)
     assert f"{ONCE}\nask: what is the double of 1?" in run.out
     ours = json.loads((lab.root / "ours.json").read_text(encoding="utf-8"))["tests"]
@@ -220,7 +220,6 @@ def test_what_is_written_to_files_carries_the_names(lab):
         "who is the first to ask has a table of its own",
         "a double is the number that one has\nask: what is the double of 1?",
     ]
-    assert ONCE in (lab.root / "theirs.json").read_text(encoding="utf-8")
     properties = ET.parse(lab.root / "junit.xml").getroot().iter("property")
     assert {each.get("name"): each.get("value") for each in properties} == {
         "lab-77 prefill": SHARES,
@@ -429,8 +428,9 @@ def test_the_digest_changes_with_what_matters_to_a_wrong_version(pytester, monke
     lab = ThrowawayLab(pytester, monkeypatch)
     found = load_lab(lab.root / "labs/lab-77")
     digests = [digest_of_files(found)]
-    for file in ("labs/lab-77/starter.py", "labs/lab-77/README.md", "labs/lab-77/hints.toml"):
+    for file in ("labs/lab-77/starter.py", "labs/lab-77/README.md"):
         lab.write(file, "# changed\n")
+    lab.write("labs/lab-77/lab.toml", f'{LAB_TOML}hints = ["a", "b", "c"]\n\n[[prediction]]\nid = "how-many"\n')
     test_lab = found.folder / "test_lab.py"
     test_lab.write_bytes(test_lab.read_bytes().replace(b"\n", b"\r\n"))
     assert digest_of_files(found) == digests[0]

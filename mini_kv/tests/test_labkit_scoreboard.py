@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv.installer import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, STARTER, TESTS, ThrowawayLab
 
@@ -104,6 +105,38 @@ def test_a_todo_holds_up_no_other_test(lab):
     assert run.states == {"test_1": "TODO 0/5", "test_2": "PASS 5/5"}
 
 
+CASES = '''
+import pytest
+
+from mini_kv.course import points
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(1, id="test_1_one", marks=points(4, "double")),
+        pytest.param(2, id="test_2_two", marks=points(6, "prefill", after="test_1_one")),
+    ],
+)
+def test_a_number(lab, number):
+    """A number is doubled."""
+    lab.expect("the doubles", [2 * number], lab.double([number]))
+'''
+
+
+def test_a_case_of_a_parametrized_test_has_its_id_as_its_name(lab):
+    """On the scoreboard, in `after`, and on the command line."""
+    lab.write("labs/lab-77/test_lab.py", CASES)
+    assert lab.run_code(SOLUTION).states == {"test_1_one": "PASS 4/4", "test_2_two": "PASS 6/6"}
+    wrong = lab.run_code(SOLUTION.replace("2 *", "3 *"))
+    assert wrong.states == {"test_1_one": "FAIL 0/4", "test_2_two": "WAIT 0/6"}
+    assert "test_1_one" in wrong.message
+    lab.write("mine.py", SOLUTION)
+    one = lab.run("mine.py", target="labs/lab-77/test_lab.py::test_2_two")
+    assert one.states == lab.run("mine.py", "-k", "two").states == {"test_2_two": "PASS 6/6"}
+    assert load_lab(lab.root / "labs/lab-77").tests() == ["test_1_one", "test_2_two"]
+
+
 def test_a_part_of_the_lab_is_not_the_lab(lab):
     """`-k` runs what it selects; the points of the rest stay in the denominator, and nothing is called PASSED."""
     run = lab.run_code(SOLUTION, "-k", "test_1")
@@ -159,7 +192,7 @@ def test_junitxml_has_every_test(lab, choice):
     assert failed == (list(TESTS) if choice == "starter" else [])
 
 
-EXPORTS = {"--lab-json": "a.json", "--lab-gradescope": "b.json", "--lab-csv": "c.csv", "--junitxml": "d.xml"}
+EXPORTS = {"--lab-json": "a.json", "--junitxml": "d.xml"}
 
 
 @pytest.mark.slow
@@ -181,9 +214,6 @@ def test_results_of_an_earlier_run_do_not_survive_a_crash(lab):
         ("pass", 1, ""),
         ("fail", 0, "Python ended in this test, before the test did"),
     ]
-    graded = json.loads((lab.root / "b.json").read_text(encoding="utf-8"))["tests"]
-    assert [test["score"] for test in graded] == [3, 2, 1, 0]
-    assert (lab.root / "c.csv").read_text(encoding="utf-8").endswith("TOTAL,,,,6,10\n")
     assert not (lab.root / "d.xml").exists()
     assert lab.run("no_such_file.py", *options).status == 4
     assert [file for file in EXPORTS.values() if (lab.root / file).exists()] == []
@@ -191,11 +221,11 @@ def test_results_of_an_earlier_run_do_not_survive_a_crash(lab):
 
 def test_results_are_written_whole(lab):
     """What is there is a whole file and nothing beside it; a pipe is written to as it is."""
-    lab.run("solution", "--lab-csv=c.csv")
-    lab.run("starter", "--lab-csv=c.csv")
-    assert (lab.root / "c.csv").read_text(encoding="utf-8").endswith("TOTAL,,,,0,10\n")
-    assert list(lab.root.glob("c.csv*")) == [lab.root / "c.csv"]
-    assert lab.run("solution", f"--lab-csv={os.devnull}").status == 0
+    lab.run("solution", "--lab-json=a.json")
+    lab.run("starter", "--lab-json=a.json")
+    assert [test["score"] for test in json.loads((lab.root / "a.json").read_text())["tests"]] == [0, 0, 0, 0]
+    assert list(lab.root.glob("a.json*")) == [lab.root / "a.json"]
+    assert lab.run("solution", f"--lab-json={os.devnull}").status == 0
     assert not Path(os.devnull).is_file()
 
 

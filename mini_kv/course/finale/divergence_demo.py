@@ -23,7 +23,8 @@ from mini_kv.course.finale.blame import Search
 from mini_kv.course.finale.found import Found, by_name, own_parts
 from mini_kv.course.finale.random_workload import RandomWorkload
 from mini_kv.course.finale.steps import COMPARED, Run
-from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents, other_hashes
+from mini_kv.course.given.correct_managers import other_hashes
+from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
 
