@@ -57,7 +57,7 @@ VERBS = {
     "verify": Verb(SERVER, "any engine against vLLM's recorded answers, call by call", "verify"),
     "grade": Verb(CLASS, "grade a folder of hand-ins, each lab in its own process", "course.commands"),
     "class": Verb(CLASS, "a gradebook, and the beliefs of a class", "course.commands"),
-    "release": Verb(CLASS, "a student's tree, or files for Gradescope and Classroom 50", "course.commands"),
+    "release": Verb(CLASS, "a student's tree, or an autograder for Gradescope", "course.commands"),
     "watch": Verb(MORE, "test a lab again whenever you save your file", "course.commands"),
     "league": Verb(MORE, "eviction policies side by side on a trace", "traces.commands"),
     "trace": Verb(MORE, "fetch a published trace, or make one from a seed", "traces.commands"),

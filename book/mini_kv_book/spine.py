@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from mini_kv_book import counting
-from mini_kv_book.coverage import find_symbol
 from mini_kv_book.places import ROOT
+from mini_kv_book.runs import FenceError, source_of
 
 
 @cache
@@ -44,8 +44,10 @@ def stop_as_markdown(name: str, *symbols: str) -> str:
 
 def link_to(module: str, symbol: str) -> str:
     """Return a link to a symbol on the page of its module, seen from docs. Raises `ValueError` if it has none."""
-    if find_symbol(f"{module}.{symbol}") is None:
-        raise ValueError(f"{module} has no {symbol}")
+    try:
+        source_of(f"{module}.{symbol}")
+    except FenceError as error:
+        raise ValueError(f"{module} has no {symbol}") from error
     is_public = not any(part.startswith("_") for part in symbol.split("."))
     return f"[`{symbol.rpartition('.')[2]}`](api/{module}.md{f'#{module}.{symbol}' if is_public else ''})"
 

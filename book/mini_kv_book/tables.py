@@ -1,6 +1,6 @@
 """Tables that are made from code and data, where a page says so.
 
-    <!-- table coverage -->
+    <!-- table conformance -->
 
 The table's Markdown takes the place of that line before the page is read, so that its headings, links and words are the
 page's own: in the contents, in the search, and checked like any other. The line may be indented: inside a fold, it is.
@@ -18,7 +18,6 @@ from mini_kv.verify import deviations
 from mini_kv_book import (
     conformance,
     course,
-    coverage,
     drafts,
     generate,
     kernels,
@@ -44,10 +43,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "conformance": conformance.as_markdown,
     "conformance-summary": conformance.summary,
     "course": course.dates,
-    "coverage": coverage.as_markdown,
-    "coverage-questions": coverage.questions_as_markdown,
-    "coverage-summary": coverage.summary,
-    "coverage-waiting": coverage.waiting_as_markdown,
     "deviations": deviations.as_markdown,
     "drafts": drafts.as_markdown,
     "front-door": generate.front_door,
@@ -75,7 +70,7 @@ REQUEST = re.compile(r"( *)<!-- table (.+) -->")
 
 
 def made(request: str) -> str:
-    """Return the Markdown of a table, such as `coverage` or `serving memory`. Raises `ValueError` if unknown."""
+    """Return the Markdown of a table, such as `conformance` or `serving memory`. Raises `ValueError` if unknown."""
     name, *arguments = request.split()
     if name not in TABLES:
         raise ValueError(f"there is no table {name!r}; there are: {', '.join(TABLES)}")

@@ -1,13 +1,13 @@
 """What lab-02-examples needs: it runs a learner's examples on correct queues and on faulty ones."""
 
 from mini_kv.course.given.examples import Examples
-from mini_kv.course.given.faulty_queues import CORRECT_QUEUES, FAULTY_QUEUES, run_on_queue
+from mini_kv.course.given.faulty_queues import CORRECT_QUEUES, FAULTY_QUEUES, QueueUnderTest
 
 EXAMPLES = Examples(
     noun="queue",
+    kind=QueueUnderTest,
     correct=CORRECT_QUEUES,
-    faulty=[(queue.check, queue.make) for queue in FAULTY_QUEUES],
-    run=run_on_queue,
+    faulty=FAULTY_QUEUES,
     contract={
         "popleft": "`popleft` takes the block at the front.",
         "popleft_n": "`popleft_n` takes the blocks at the front, and returns them in their order. If there are too few"

@@ -1,13 +1,13 @@
 """What lab-05-examples needs: it runs a learner's examples on correct versions and on faulty ones."""
 
 from mini_kv.course.given.examples import Examples
-from mini_kv.course.given.faulty_admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, run_on_version
+from mini_kv.course.given.faulty_admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, CacheUnderTest
 
 EXAMPLES = Examples(
     noun="version",
-    correct=[(version.title, version) for version in CORRECT_VERSIONS],
-    faulty=[(version.check, version) for version in FAULTY_VERSIONS],
-    run=run_on_version,
+    kind=CacheUnderTest,
+    correct=CORRECT_VERSIONS,
+    faulty=FAULTY_VERSIONS,
     contract={
         "prefill": "A hit is the longest cached beginning in whole blocks, and has at most the tokens of the prompt but"
         " one. If there is no room, the result is `None`.",

@@ -3,11 +3,12 @@
 import textwrap
 from collections.abc import Sequence
 
-from mini_kv.course.given.checks import Outcome, run_check, suspects_of
-from mini_kv.course.given.correct_managers import CORRECT, Correct, shuffled
-from mini_kv.course.given.faulty_managers import SUSPECTS
+from mini_kv.course.given.checks import Outcome, run_check
+from mini_kv.course.given.correct_managers import CORRECT, shuffled
+from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS as SUSPECTS
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
 from mini_kv.course.given.replayed_checks import find_difference
+from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 CHECKS = ("check_sharing", "check_slots", "check_refusals", "check_freeing", "check_eviction", "check_identity")
@@ -44,13 +45,14 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
         titles = [correct.title for correct, _ in alarms]
         what = f"correct managers that are accused: {len(titles)} of {len(CORRECT) + len(SHUFFLED)}"
         _fail_for_alarm(lab, check, *alarms[0], picture=[what], seen=titles)
-    suspects = suspects_of(check)
-    numbers = ", ".join(str(suspect.number) for suspect in suspects)
-    if not any(run_check(getattr(lab, check), suspect.make).failed for suspect in suspects):
+    numbers = [number for number, faulty in enumerate(SUSPECTS, start=1) if faulty.check == check]
+    if not any(run_check(getattr(lab, check), SUSPECTS[number - 1].make).failed for number in numbers):
         why = "a check that accuses no manager raises no false alarm, and finds no fault"
         if check == "check_eviction" and not _allocates_a_block_again(run_check(getattr(lab, check), CORRECT[0].make)):
             why = NOTHING_EVICTED
-        lab.fail(f"managers that {check} accuses", f"at least one of {numbers}", InWords("none"), why)
+        lab.fail(
+            f"managers that {check} accuses", f"at least one of {', '.join(map(str, numbers))}", InWords("none"), why
+        )
 
 
 def accepts_shuffled(lab: LabUnderTest, check: str, seed: int) -> None:
@@ -68,18 +70,18 @@ def catches(lab: LabUnderTest, number: int) -> None:
 
     An `AssertionError` accuses it. So does another exception, if the check passes every correct manager.
     """
-    suspect = SUSPECTS[number - 1]
+    suspect, name = SUSPECTS[number - 1], f"manager {number} of {len(SUSPECTS)}"
     outcome = run_check(getattr(lab, suspect.check), suspect.make)
     if not (outcome.failed and _passes_correct(lab, suspect.check)):
-        _no_mistake(lab, outcome, f"{suspect.check} on {suspect.name}", "AssertionError", NOT_AN_ACCUSATION)
+        _no_mistake(lab, outcome, f"{suspect.check} on {name}", "AssertionError", NOT_AN_ACCUSATION)
     if not outcome.failed:
         _note_calls(lab, outcome)
-        what = f"{suspect.name} passed {suspect.check}"
+        what = f"{name} passed {suspect.check}"
         picture = [f"the check made {outcome.told}"]
         why = f"it breaks a sentence of the contract. Ask: {suspect.ask}"
         lab.fail(what, "AssertionError", InWords("no exception"), why, picture)
-    difference = find_difference(outcome.session.managers[-1], suspect.make)
-    lab.note(f"{suspect.check} accuses {suspect.name}: {outcome.said}")
+    difference = find_difference(outcome.session.made[-1], suspect.make)
+    lab.note(f"{suspect.check} accuses {name}: {outcome.said}")
     if difference is None:
         lab.note("Its answers to these calls are those of the engine's own manager.")
         return
@@ -114,7 +116,7 @@ def _fail_on_all(lab: LabUnderTest, check: str, outcome: Outcome) -> None:
     Checks with different mistakes all fail in this way, so the names of all calls and the last answer distinguish them.
     """
     why = _not_counted(outcome) or "no manager that keeps the contract does what the check expects"
-    calls = outcome.session.managers[-1].calls if outcome.session.managers else []
+    calls = outcome.session.made[-1].calls if outcome.session.made else []
     seen = [[call.name for call in calls], calls[-1].answer if calls else ""]
     _fail_for_alarm(lab, check, CORRECT[0], outcome, why, ["all correct managers are accused"], seen)
 
@@ -137,7 +139,7 @@ def _fail_for_alarm(
 def _not_counted(outcome: Outcome) -> str:
     """Return the reason of a failure if the check forgot to count the tokens of a step, or ""."""
     counts: dict[str, int] = {}
-    for call in outcome.session.managers[-1].calls if outcome.session.managers else []:
+    for call in outcome.session.made[-1].calls if outcome.session.made else []:
         name = call.request_id
         if call.name in ("new_request", "free"):
             counts.pop(name, None)
@@ -151,7 +153,7 @@ def _not_counted(outcome: Outcome) -> str:
 
 def _allocates_a_block_again(outcome: Outcome) -> bool:
     """Return whether a manager of the check allocated a block for the second time, as an eviction does."""
-    for manager in outcome.session.managers:
+    for manager in outcome.session.made:
         answers = [call.answer for call in manager.calls if call.answer.startswith("new blocks ")]
         block_ids = [block_id for answer in answers for block_id in answer.split()[2:]]
         if len(set(block_ids)) < len(block_ids):
@@ -161,13 +163,12 @@ def _allocates_a_block_again(outcome: Outcome) -> bool:
 
 def _note_calls(lab: LabUnderTest, outcome: Outcome) -> None:
     """Tell the last calls of the check, with their answers."""
-    if outcome.session.managers:
+    if outcome.session.made:
         lab.note("The last calls of the check:")
-        for call in outcome.session.managers[-1].calls[-LAST_CALLS:]:
-            lab.note(f"   {call.told}")
+        for call in outcome.calls[-LAST_CALLS:]:
+            lab.note(f"   {call}")
 
 
 def _last_calls(outcome: Outcome) -> list[str]:
     """Return the last calls of the check with their answers, each in a line."""
-    calls = outcome.session.managers[-1].calls if outcome.session.managers else []
-    return [textwrap.shorten(call.told, WIDTH, placeholder=" ...") for call in calls[-TOLD_CALLS:]]
+    return [textwrap.shorten(call, WIDTH, placeholder=" ...") for call in outcome.calls[-TOLD_CALLS:]]

@@ -107,7 +107,7 @@ def test_a_path_is_printed_whatever_the_encoding_of_the_terminal(tmp_path):
     """A Windows console may have none of these letters: they are escaped."""
     page = tmp_path / "my page ä 文.html"
     environment = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mini_kv", "status", "--html", str(page)]
+    command = [sys.executable, "-m", "mini_kv", "story", "sharing", "--html", str(page)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode("cp1252").endswith("my page ä \\u6587.html in a browser\n")
@@ -341,7 +341,6 @@ def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
         ["generate", "good", "--labs", "a\0b"],
         ["replay", "a\0b"],
         ["plan", "a\0b"],
-        ["status", "--html", "a\0b"],
         ["hint", "05", "a\0b"],
         ["watch", "a\0b"],
     ],

@@ -15,7 +15,6 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.course.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
-from mini_kv.course.labkit.export import progress_page
 from mini_kv.course.labkit.lab import load_lab
 from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.installer import pip
@@ -114,7 +113,6 @@ def test_a_kernel_has_the_hints_of_its_function(
         ["story", "WORD"],
         ["story", "05", "WORD"],
         ["story", "sharing", "--html", "WORD"],
-        ["status", "--html", "WORD"],
         ["hint", "WORD"],
         ["hint", "05", "WORD"],
         ["predict", "WORD"],
@@ -252,23 +250,6 @@ class Elements(HTMLParser):
         self.attributes += [name for name, _ in attrs]
 
 
-def test_the_page_of_progress_runs_no_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Script and quotes in everything that comes from a file: no element and no attribute more than without."""
-    hostile = HOSTILE.replace("/", "")  # a folder's name
-    folder = tmp_path / "labs" / f"lab-{hostile}"
-    folder.mkdir(parents=True)
-    title = LAB_TOML.replace("A lab to throw away", HOSTILE.replace('"', '\\"'))
-    (folder / "lab.toml").write_text(title, encoding="utf-8")
-    lab = load_lab(folder)
-    run = {"score": 5, "best": 5, "points": 10, "source": HOSTILE, "tests": {HOSTILE: HOSTILE}, "when": HOSTILE}
-    text = progress_page([lab], {lab.lab_id: run})
-    plain = progress_page([load_lab(ROOT / "labs/lab-05")], {"lab-05": {"best": 5, "when": "today"}})
-    assert Elements(text).tags == Elements(plain).tags
-    assert Elements(text).attributes == Elements(plain).attributes
-    assert text.count("&quot;&#x27;&gt;&lt;script&gt;alert(1)&lt;") == 3  # the lab, its title, the time
-    assert "default-src 'none'" in text
-
-
 def test_the_page_of_a_test_runs_no_script_of_the_learners() -> None:
     """A learner's message and a test's title reach the figure as data that ends no element."""
     data = spans_data([], 4, 4, HOSTILE)
@@ -277,18 +258,6 @@ def test_the_page_of_a_test_runs_no_script_of_the_learners() -> None:
     plain["ending"] = "ending"
     assert Elements(page(data)).tags == Elements(page(plain)).tags
     assert "alert(1)</script>" not in page(data)
-
-
-def test_a_page_that_utf_8_cannot_hold(checkout: Path) -> None:
-    """JSON may hold half a character; the page shows a question mark."""
-    state = checkout / ".mini_kv"
-    state.mkdir()
-    (state / "progress.json").write_text(
-        r'{"lab-05": {"score": 1, "best": 1, "points": 50, "source": "", "tests": {}, "when": "\ud800"}}',
-        encoding="utf-8",
-    )
-    assert main(["status", "--html", "page.html"]) == 0
-    assert "<td>?</td>" in Path("page.html").read_text(encoding="utf-8")
 
 
 # A checkout that is read-only ---------------------------------------------------------------------------------------

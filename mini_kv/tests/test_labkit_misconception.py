@@ -210,8 +210,8 @@ def test_a_timeout_says_as_much_about_the_machine(lab):
 
 
 def test_what_is_written_to_files_carries_the_names(lab):
-    """In the message and by itself in our JSON, in the text of Gradescope's, as a property in JUnit's; with -vv too."""
-    paths = ("--lab-json=ours.json", "--lab-gradescope=theirs.json", "--junitxml=junit.xml")
+    """In the message and by itself in our JSON, as a property in JUnit's; with -vv too."""
+    paths = ("--lab-json=ours.json", "--junitxml=junit.xml")
     run = lab.run_code(BOTH, "-vv", *paths)
     assert f"{ONCE}\nask: what is the double of 1?" in run.out
     ours = json.loads((lab.root / "ours.json").read_text(encoding="utf-8"))["tests"]
@@ -220,7 +220,6 @@ def test_what_is_written_to_files_carries_the_names(lab):
         "who is the first to ask has a table of its own",
         "a double is the number that one has\nask: what is the double of 1?",
     ]
-    assert ONCE in (lab.root / "theirs.json").read_text(encoding="utf-8")
     properties = ET.parse(lab.root / "junit.xml").getroot().iter("property")
     assert {each.get("name"): each.get("value") for each in properties} == {
         "lab-77 prefill": SHARES,

@@ -5,7 +5,7 @@ import pytest
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.course.given.faulty_parts import FreesFullBlocks
 from mini_kv.events.debug import leak_report
 from mini_kv.events.leaks import Leak, find_leaks
 from mini_kv.events.recorder import Recorder
@@ -14,18 +14,10 @@ from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.tests.traced_run import random_life, traced_kv
 
 
-class FreesWhatHasAName(FullAttentionManager):
-    """Gives back the blocks that are in the index, and forgets the one that is not full."""
-
-    def free(self, request_id):
-        del self.req_to_blocks[request_id][self.num_cached_block[request_id] :]
-        super().free(request_id)
-
-
 def leaky_kv():
     recorder = Recorder()
     config = KVCacheConfig(9, (KVCacheGroupSpec(("layers",), FullAttentionSpec(2)),))
-    parts = KVCacheParts(manager_classes={FullAttentionSpec: FreesWhatHasAName}, new_block=recorder.new_block)
+    parts = KVCacheParts(manager_classes={FullAttentionSpec: FreesFullBlocks}, new_block=recorder.new_block)
     return TracedKVCacheManager(KVCacheManager(config, parts=parts), recorder)
 
 

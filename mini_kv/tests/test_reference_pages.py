@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
@@ -12,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from mini_kv_book import coverage, homes, kernels, kill_matrix, names, options, serving
+from mini_kv_book import kernels, kill_matrix, names, options, serving
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.record_vllm import CONFIGS, LINES, record, record_lines
-from mini_kv_book.runs import run_python
+from mini_kv_book.runs import run_python, source_of
 from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
 
 from mini_kv.core.errors import ConfigError
@@ -31,8 +30,6 @@ from mini_kv.verify.deviations import DEVIATIONS
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 LABS = all_labs(ROOT)
 TRUE_AS_WRITTEN = (4, 26, 39, 44)
-THIN = (1, 4, 28, 29, 41, 44, 50, 53, 63, 81, 112, 126, 127, 132, 133, 134, 143, 148, 159, 169, 170)
-"""Ideas that are soon said: each has a question that its page must answer to a new reader."""
 
 
 # Who has reviewed a lab ---------------------------------------------------------------------------------------------
@@ -82,82 +79,12 @@ def test_every_proof_prints_something():
             assert run_python(body, namespace)[1], key
 
 
-# The coverage index -------------------------------------------------------------------------------------------------
-
-
-def test_every_idea_has_one_row_and_a_home_or_something_that_it_waits_for():
-    assert sorted(row.number for row in coverage.rows()) == list(range(1, 172))
-    assert [row.number for row in coverage.rows() if not row.homes and not row.waits_for] == []
-
-
-def test_every_home_of_an_idea_is_there():
-    problems = {(row.number, home): coverage.problem_with(home) for row in coverage.rows() for home in row.homes}
-    assert {key: problem for key, problem in problems.items() if problem} == {}
-
-
-@pytest.mark.prose
-def test_every_home_contains_the_words_of_its_idea():
-    """A page, a lab and a notebook all of them, in one section; a symbol one, in its name or docstring."""
-    lacking = {
-        (row.number, home): homes.missing_words(row.words, home) for row in coverage.rows() for home in row.homes
-    }
-    assert {key: words for key, words in lacking.items() if words} == {}
-    assert [row.number for row in coverage.rows() if not row.words] == []
-
-
-@pytest.mark.book
-def test_a_home_that_does_not_teach_its_idea_is_found(tmp_path: Path):
-    """A page with the right title and nothing below it, and a page whose words lie in two sections."""
-    chapters = tmp_path / "book" / "docs" / "chapters"
-    chapters.mkdir(parents=True)
-    words = ("null block", "placeholder|stands for")
-    (chapters / "title.md").write_text("# The null block\n\n```text\n# a placeholder\n```\n## Next\n", encoding="utf-8")
-    (chapters / "apart.md").write_text("## One\nthe null block\n## Two\na placeholder\n", encoding="utf-8")
-    (chapters / "whole.md").write_text("## One\nThe `null\nblock` *stands* for nothing.\n", encoding="utf-8")
-    (chapters / "bare.md").write_text("", encoding="utf-8")
-    missing = {page.stem: homes.missing_words(words, f"chapters/{page.name}", tmp_path) for page in chapters.iterdir()}
-    assert missing == {
-        "title": ["null block"],
-        "apart": ["placeholder|stands for"],
-        "whole": [],
-        "bare": ["null block", "placeholder|stands for"],
-    }
-    assert homes.missing_words(words, "chapters/apart.md#two", tmp_path) == ["null block"]
-    assert homes.missing_words(("blocks", "garage"), "mini_kv.core.block_pool.BlockPool") == []
-    assert homes.missing_words(("garage",), "mini_kv.core.block_pool.BlockPool") == ["garage"]
-
-
-@pytest.mark.prose
-def test_every_question_is_answered_where_it_says():
-    asked = {row.number: row.question for row in coverage.rows() if row.question}
-    silent = {number: homes.missing_words(question.answer, question.home) for number, question in asked.items()}
-    assert {number: phrases for number, phrases in silent.items() if phrases} == {}
-    assert {*THIN} <= {*asked}
-
-
-def test_a_question_is_answered_in_one_of_its_ideas_homes():
-    def pages(homes: Iterable[str]) -> set[str]:
-        return {home.partition("#")[0] for home in homes}
-
-    astray = [
-        row.number for row in coverage.rows() if row.question and not pages([row.question.home]) & pages(row.homes)
-    ]
-    assert astray == []
-
-
-@pytest.mark.book
-def test_nothing_is_waited_for_that_has_arrived():
-    """What is waited for has a place already; when something stands there, its rows get homes."""
-    arrived = [what for what, home in coverage.waited_for().items() if coverage.problem_with(home) is None]
-    assert arrived == []
-
-
 # Names and settings of vLLM -----------------------------------------------------------------------------------------
 
 
 def test_names_given_by_hand_exist_on_both_sides():
     for ours, (theirs, _) in names.RENAMED.items():
-        assert coverage.find_symbol(f"mini_kv.core.{ours}"), ours
+        assert source_of(f"mini_kv.core.{ours}").text
         assert not theirs or files_with(theirs), theirs
 
 

@@ -6,7 +6,7 @@ and leaves out operations; Hypothesis also makes every argument of those that re
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
-from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.course.given.faulty_parts import GivesWhatThereIs, TurnsTheList
 from mini_kv.tests.random_driver import MISUSES, NAMESPACES, Config, Op, replay
 
 NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "30000"))
@@ -189,22 +189,12 @@ def test_any_story_is_the_references_story() -> None:
 # The machine's worth: bugs, each told in a short story.
 
 
-class HeadFirst(BlockPool):
-    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        super().free_blocks(reversed(list(ordered_blocks)))
-
-
 class ResetsWhateverIsHeld(BlockPool):
     def reset_prefix_cache(self) -> bool:
         for block in self.blocks:
             block.block_hash = None
         self.cached_block_hash_to_block.clear()
         return True
-
-
-class AsManyAsThereAre(FreeKVCacheBlockQueue):
-    def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        return super().popleft_n(min(n, self.num_free_blocks))
 
 
 class NoPromiseTakenBack(FullAttentionManager):
@@ -218,9 +208,9 @@ class NewcomerReplaces(BlockHashToBlockMap):
 
 
 BUGS = {
-    "head_first": KVCacheParts(make_pool=HeadFirst),
+    "head_first": KVCacheParts(make_queue=TurnsTheList),
     "reset_whatever_is_held": KVCacheParts(make_pool=ResetsWhateverIsHeld),
-    "as_many_as_there_are": KVCacheParts(make_queue=AsManyAsThereAre),
+    "as_many_as_there_are": KVCacheParts(make_pool=GivesWhatThereIs),
     "no_promise_taken_back": KVCacheParts(manager_classes={FullAttentionSpec: NoPromiseTakenBack}),
     "newcomer_replaces": KVCacheParts(make_index=NewcomerReplaces),
 }

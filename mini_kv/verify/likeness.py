@@ -3,45 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import make_block_hash_with_group_id
-from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.course.given.faulty_managers import SUSPECTS, Suspect, make_manager
+from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS, OTHER_FAULTS, FaultyManager
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.verify.compare import Outcome, play
 
-
-class HitsAfterAHole(FullAttentionManager):
-    """Finds the blocks after a missing one, too."""
-
-    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
-        """Return all cached blocks of the prompt."""
-        index = self.block_pool.cached_block_hash_to_block
-        hashes = block_hashes[: max_length // self.block_size]
-        found = [index.get_one_block(make_block_hash_with_group_id(block_hash, 0)) for block_hash in hashes]
-        return [block for block in found if block is not None]
-
-
-def _hits_after_a_hole(num_blocks: int, block_size: int) -> Any:
-    return make_manager(num_blocks, block_size, tables=HitsAfterAHole)
-
-
-KNOWN_FAULTS = (
-    *SUSPECTS,
-    Suspect(
-        "check_sharing",
-        _hits_after_a_hole,
-        "A hit ends before the first block that is missing.",
-        seen="llm-d-inference-sim #701",
-    ),
-)
+KNOWN_FAULTS = (*FAULTY_MANAGERS, OTHER_FAULTS["hits after a hole"])
 """The faulty managers of lab-15, and one more."""
 
 
 class FaultAdapter(ManagerAdapter):
     """A faulty manager behind the protocol."""
 
-    def __init__(self, fault: Suspect) -> None:
+    def __init__(self, fault: FaultyManager) -> None:
         self.fault = fault
 
     def make_manager(self, settings: dict[str, Any]) -> Any:
@@ -49,7 +22,7 @@ class FaultAdapter(ManagerAdapter):
         return self.fault.make(settings["num_blocks"], settings["block_size"])
 
 
-def faults_like(outcome: Outcome) -> list[Suspect]:
+def faults_like(outcome: Outcome) -> list[FaultyManager]:
     """Return the faulty managers that first differ from vLLM at the same call, in the same way.
 
     They have one group of full attention, and caching is on. For other scenarios there are none.
@@ -68,10 +41,10 @@ def _differs_alike(outcome: Outcome, other: Outcome) -> bool:
     return all(other.got[field] == value for field, value in outcome.got.items())
 
 
-def explained(outcomes: Sequence[Outcome]) -> list[Suspect | None]:
+def explained(outcomes: Sequence[Outcome]) -> list[FaultyManager | None]:
     """Return for each outcome the known fault that explains it, or `None`. Few faults that explain many are chosen."""
     candidates = [faults_like(outcome) for outcome in outcomes]
-    chosen: list[Suspect | None] = [None] * len(outcomes)
+    chosen: list[FaultyManager | None] = [None] * len(outcomes)
     while True:
         open_places = [i for i, fault in enumerate(chosen) if fault is None]
         counts = {fault: sum(fault in candidates[i] for i in open_places) for fault in KNOWN_FAULTS}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from mini_kv.course.given.faulty_managers import Suspect
+from mini_kv.course.given.faulty_managers import FaultyManager
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.verify.deviations import DEVIATIONS
 from mini_kv.verify.language import State
@@ -56,7 +56,7 @@ def by_cause(differing: Sequence[Outcome]) -> Iterator[str]:
         yield f"      {topic_of(outcomes[0].recorded)}: {place(outcomes[0])}"
 
 
-def _cause(outcome: Outcome, fault: Suspect | None) -> str:
+def _cause(outcome: Outcome, fault: FaultyManager | None) -> str:
     """Return the likely cause of a difference: a known fault, else the fields that differ."""
     if outcome.reason:
         return outcome.reason.splitlines()[0]
@@ -65,7 +65,7 @@ def _cause(outcome: Outcome, fault: Suspect | None) -> str:
     return f"like no known fault: {', '.join(LABELS[field] for field in outcome.fields)}"
 
 
-def _rule(fault: Suspect) -> str:
+def _rule(fault: FaultyManager) -> str:
     """Return the rule that a faulty manager breaks, and the public report of it, if there is one."""
     return f"{fault.breaks} ({fault.seen})" if fault.seen else fault.breaks
 

@@ -1,11 +1,10 @@
-"""`mini-kv release`: make the student's tree, or the files of a lab for Gradescope or Classroom 50."""
+"""`mini-kv release`: make the student's tree, or a lab's autograder for Gradescope."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from mini_kv.course.commands import write_file
-from mini_kv.course.grading.elsewhere import classroom50_test, gradescope_zip
+from mini_kv.course.grading.gradescope import gradescope_zip
 from mini_kv.course.grading.release import leaks, release
 from mini_kv.course.grading.solution_leaks import secrets
 from mini_kv.course.labkit.lab import find_checkout, find_lab
@@ -17,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--student", metavar="OUT", help="make this folder: the course without solutions and notes")
     what.add_argument("--check", metavar="DIR", help="look for solutions in this folder")
     what.add_argument("--gradescope", nargs=2, metavar=("LAB", "ZIP"), help="write an autograder to upload")
-    what.add_argument("--classroom50", nargs=2, metavar=("LAB", "FILE"), help="write an assignment's tests.json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,10 +34,6 @@ def _make(args: argparse.Namespace) -> int:
     elif args.gradescope is not None:
         gradescope_zip(find_lab(args.gradescope[0], root), Path(args.gradescope[1]))
         print(f"upload {args.gradescope[1]} under Configure Autograder")
-    elif args.classroom50 is not None:
-        lab, file = args.classroom50
-        told = f"copy {file} to the folder of the assignment's tests"
-        write_file(file, classroom50_test(find_lab(lab, root)), told)
     else:
         tree, guarded = Path(args.check), secrets(root)
         if not tree.is_dir():

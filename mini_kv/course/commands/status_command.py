@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_kv.course.commands import write_page
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import Lab, all_labs, find_checkout, relative
 from mini_kv.course.labkit.learner_state import read_state
@@ -15,24 +14,16 @@ from mini_kv.installer import pip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the option to write a page instead."""
-    parser.add_argument("--html", metavar="FILE", help="write a page instead")
+    """Do nothing, because the command takes no arguments."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print a line per lab, or write the page, and return the exit status."""
+def run(_: argparse.Namespace) -> int:
+    """Print a line per lab, and return the exit status."""
     try:
         root = find_checkout(Path.cwd())
         closed = load_course(root).closed()
         labs = [lab for lab in all_labs(root) if lab.lab_id not in closed]
         progress = read_state(root / ".mini_kv", "progress")
-        if args.html is not None:
-            from mini_kv.course.labkit.export import (
-                progress_page,  # the lines alone are asked for often, and should not wait
-            )
-
-            write_page(args.html, progress_page(labs, progress))
-            return 0
     except ValueError as error:
         print(f"mini-kv status: {error}", file=sys.stderr)
         return 2

@@ -1,11 +1,10 @@
-"""Runs a learner's check on one manager, and says whether the check accuses it."""
+"""Runs a learner's check on one manager, queue or admission, and returns whether the check accuses it."""
 
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.course.given.faulty_managers import SUSPECTS, Suspect
 from mini_kv.course.given.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError
 from mini_kv.course.labkit import LabTodo
 
@@ -15,7 +14,7 @@ Check = Callable[[MakeManager], object]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a check on one manager."""
+    """The result of a check on one of its subjects."""
 
     session: Session
     accused: AssertionError | None = None
@@ -41,22 +40,24 @@ class Outcome:
         return traceback.extract_tb(self.accused.__traceback__)[-1].line or "an assertion without a message"
 
     @property
+    def calls(self) -> list[str]:
+        """The calls to the last object that the check made, with their answers."""
+        return list(self.session.made[-1].told) if self.session.made else []
+
+    @property
     def told(self) -> str:
         """The size of the run in words."""
-        num_managers = len(self.session.managers)
+        num_managers = len(self.session.made)
         return f"{self.session.num_calls} calls on {num_managers} manager{'s' * (num_managers != 1)}"
 
 
-def run_check(check: Check, make_inner: Callable[[int, int], Any]) -> Outcome:
-    """Run the check on managers of this kind. A TODO is raised."""
-    session = Session(make_inner)
-    return run_in(session, lambda: check(session.make_manager))
-
-
-def run_in(session: Session, check: Callable[[], object]) -> Outcome:
-    """Run a check whose calls this session counts. A TODO is raised."""
+def run_check(
+    check: Callable[[Any], object], make_inner: Callable[..., Any], kind: Callable[..., Any] = ManagerUnderTest
+) -> Outcome:
+    """Run a check on objects of this kind, whose calls are counted. A TODO is raised."""
+    session = Session(kind, make_inner)
     try:
-        check()
+        check(session.make)
     except LabTodo:
         raise
     except AssertionError as error:
@@ -66,8 +67,3 @@ def run_in(session: Session, check: Callable[[], object]) -> Outcome:
     if session.num_calls > MAX_CALLS:
         return Outcome(session, mistake=TooManyCallsError(f"more than {MAX_CALLS} calls"))
     return Outcome(session)
-
-
-def suspects_of(check: str) -> list[Suspect]:
-    """Return the suspects that break the part of the contract which this check is about."""
-    return [suspect for suspect in SUSPECTS if suspect.check == check]

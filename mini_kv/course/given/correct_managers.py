@@ -1,19 +1,19 @@
 """Managers that keep the contract of lab-15 and differ in what it leaves free. A check that accuses one is wrong."""
 
-import hashlib
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
-from mini_kv.core.block_hash import get_request_block_hasher
+from mini_kv.core.block_hash import HashFunction, RequestBlockHasher, get_request_block_hasher, sha256
 from mini_kv.core.block_pool import BlockHashToBlockMap
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.request import LoRARequest, Request
-from mini_kv.course.given.faulty_managers import make_manager
+from mini_kv.course.given.small_manager import make_manager
+from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.naive import NaiveCache
 
 
@@ -159,22 +159,9 @@ class PlainManager:
         return [self._numbers.setdefault(key, next(self._next)) for key in whole]
 
 
-def _blake2b(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def _other_hash(block_size: int, *args: Any) -> Any:
-    return get_request_block_hasher(block_size, _blake2b, "another model", 7)
-
-
-@dataclass(frozen=True, slots=True)
-class Correct:
-    """A correct manager."""
-
-    title: str
-    """What is different in it, as a learner reads it."""
-    make: Callable[[int, int], Any] = field(repr=False)
-    """Makes it, of `num_blocks` blocks of `block_size` tokens."""
+def other_hashes(block_size: int, hash_function: HashFunction = sha256, *_namespace: Any) -> RequestBlockHasher:
+    """Return a hasher that is right, and whose hashes are not the engine's: each digest is reversed."""
+    return get_request_block_hasher(block_size, lambda data: hash_function(data)[::-1])
 
 
 CORRECT = (
@@ -187,12 +174,12 @@ CORRECT = (
         "of the blocks that are not cached, those never used are allocated first",
         partial(make_manager, make_queue=NeverUsedFirst),
     ),
-    Correct("another hash function", partial(make_manager, make_block_hasher=_other_hash)),
+    Correct("another hash function", partial(make_manager, make_block_hasher=other_hashes)),
     Correct("of two equal blocks the newer one is found", partial(make_manager, make_index=NewestTwin)),
     Correct("the free queue is a plain list", partial(make_manager, make_queue=ListQueue)),
     Correct("no hashes, no counts: it compares the tokens", PlainManager),
 )
-"""The correct managers of the lab. The first is the one with which a suspect is compared."""
+"""The correct managers of the lab. The first is the one with which a faulty one is compared."""
 
 
 def shuffled(seed: int) -> Correct:

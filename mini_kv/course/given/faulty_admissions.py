@@ -5,15 +5,16 @@ reading the lab's answers.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.course.given import manager_under_test
-from mini_kv.course.given.checks import Outcome, run_in
-from mini_kv.course.given.faulty_managers import make_manager
 from mini_kv.course.given.manager_under_test import Session
+from mini_kv.course.given.small_manager import make_manager
+from mini_kv.course.given.subjects import Correct, Faulty
 
 Prefill = Callable[[KVCacheManager, list[int], str], tuple[Request, int] | None]
 
@@ -40,10 +41,6 @@ def cache_hit_rate(kv: KVCacheManager) -> float:
 class Version:
     """One version of the three functions of lab-05."""
 
-    title: str
-    """What is different in it, or the sentence of the contract that it breaks."""
-    check: str = ""
-    """The function whose part of the contract it breaks. Empty if it is correct."""
     prefill: Prefill = prefill
     ref_counts: Callable[[KVCacheManager, Request], list[int]] = ref_counts
     hit_rate: Callable[[KVCacheManager], float] = cache_hit_rate
@@ -52,7 +49,8 @@ class Version:
 class CacheUnderTest:
     """A cache whose requests are admitted by a version of unknown kind."""
 
-    def __init__(self, session: "AdmissionSession", num_blocks: int, block_size: int) -> None:
+    def __init__(self, session: Session, num_blocks: int, block_size: int) -> None:
+        """Make a cache with this many blocks that can be used, of `block_size` tokens."""
         self._session = session
         self._version: Version = session.make_inner()
         self._kv = make_manager(num_blocks + 1, block_size)
@@ -104,27 +102,7 @@ class CacheUnderTest:
         return answer
 
 
-@dataclass(slots=True)
-class AdmissionSession(Session):
-    """One run of an example: its caches, and the number of its calls."""
-
-    caches: list[CacheUnderTest] = field(default_factory=list)
-
-    def make_cache(self, num_blocks: int, block_size: int) -> CacheUnderTest:
-        """Return a new cache with this many blocks that can be used, of `block_size` tokens."""
-        cache = CacheUnderTest(self, num_blocks, block_size)
-        self.caches.append(cache)
-        return cache
-
-
 MakeCache = Callable[[int, int], CacheUnderTest]
-
-
-def run_on_version(check: Callable[[MakeCache], object], version: Version) -> tuple[Outcome, list[str]]:
-    """Run an example on this version. Return its outcome, and the calls to its last cache."""
-    session = AdmissionSession(lambda: version)
-    outcome = run_in(session, lambda: check(session.make_cache))
-    return outcome, session.caches[-1].told if session.caches else []
 
 
 # The faulty versions ------------------------------------------------------------------------------------------------
@@ -211,23 +189,22 @@ def percent(kv: KVCacheManager) -> float:
     return 100 * cache_hit_rate(kv)
 
 
-_RIGHT = Version("the engine's way")
 _P, _R, _H = "check_prefill", "check_ref_counts", "check_hit_rate"
 FAULTY_VERSIONS = (
-    replace(_RIGHT, check=_P, prefill=takes_new_blocks, title="The table begins with the blocks that were found."),
-    replace(_RIGHT, check=_P, prefill=asks_for_all_tokens, title="New blocks are taken for the other tokens only."),
-    replace(_RIGHT, check=_P, prefill=counts_the_new_tokens, title="The whole prompt is computed afterwards."),
-    replace(_RIGHT, check=_P, prefill=returns_new_tokens, title="`prefill` returns the tokens that were found."),
-    replace(_RIGHT, check=_P, prefill=makes_room, title="A refusal evicts nothing."),
-    replace(_RIGHT, check=_P, prefill=keeps_a_block, title="A refusal takes no block."),
-    replace(_RIGHT, check=_R, ref_counts=counts_hits_alone, title="There is a count for each block of the table."),
-    replace(_RIGHT, check=_R, ref_counts=tail_first, title="The first count is that of the first block."),
-    replace(_RIGHT, check=_R, ref_counts=held_or_not, title="A count is the number of tables with this block."),
-    replace(_RIGHT, check=_H, hit_rate=one_without_a_hit, title="Without a hit the rate is 0.0."),
-    replace(_RIGHT, check=_H, hit_rate=hits_per_miss, title="The rate is a share of all tokens of the prompts."),
-    replace(_RIGHT, check=_H, hit_rate=percent, title="The rate is at most 1.0."),
+    Faulty(_P, partial(Version, prefill=takes_new_blocks), "The table begins with the blocks that were found."),
+    Faulty(_P, partial(Version, prefill=asks_for_all_tokens), "New blocks are taken for the other tokens only."),
+    Faulty(_P, partial(Version, prefill=counts_the_new_tokens), "The whole prompt is computed afterwards."),
+    Faulty(_P, partial(Version, prefill=returns_new_tokens), "`prefill` returns the tokens that were found."),
+    Faulty(_P, partial(Version, prefill=makes_room), "A refusal evicts nothing."),
+    Faulty(_P, partial(Version, prefill=keeps_a_block), "A refusal takes no block."),
+    Faulty(_R, partial(Version, ref_counts=counts_hits_alone), "There is a count for each block of the table."),
+    Faulty(_R, partial(Version, ref_counts=tail_first), "The first count is that of the first block."),
+    Faulty(_R, partial(Version, ref_counts=held_or_not), "A count is the number of tables with this block."),
+    Faulty(_H, partial(Version, hit_rate=one_without_a_hit), "Without a hit the rate is 0.0."),
+    Faulty(_H, partial(Version, hit_rate=hits_per_miss), "The rate is a share of all tokens of the prompts."),
+    Faulty(_H, partial(Version, hit_rate=percent), "The rate is at most 1.0."),
 )
-"""Version 1 is the first of them. The title is the sentence that it breaks."""
+"""Version 1 is the first of them."""
 
 
 # The correct versions -----------------------------------------------------------------------------------------------
@@ -256,8 +233,8 @@ def backwards(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tupl
 
 
 CORRECT_VERSIONS = (
-    _RIGHT,
-    replace(_RIGHT, prefill=sets_the_hit_first, title="the hit is counted before the call"),
-    replace(_RIGHT, prefill=backwards, title="new blocks are taken from the highest id down"),
+    Correct("the engine's way", Version),
+    Correct("the hit is counted before the call", partial(Version, prefill=sets_the_hit_first)),
+    Correct("new blocks are taken from the highest id down", partial(Version, prefill=backwards)),
 )
 """Versions that keep the contract, each with what is different in it."""

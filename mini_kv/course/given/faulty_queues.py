@@ -6,20 +6,20 @@ reading them is reading the lab's answers.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.course.given.checks import Outcome, run_in
 from mini_kv.course.given.manager_under_test import Session
+from mini_kv.course.given.subjects import Correct, Faulty
 
 
 class QueueUnderTest:
     """A queue of unknown kind, with its blocks by their ids."""
 
-    def __init__(self, session: "QueueSession", block_ids: Sequence[int]) -> None:
+    def __init__(self, session: Session, block_ids: Sequence[int]) -> None:
+        """Make a queue of these blocks, the first in front."""
         self._session = session
         self._blocks = {block_id: KVCacheBlock(block_id) for block_id in range(max(block_ids, default=-1) + 1)}
         self.told = [f"a queue of {list(block_ids)}"]
@@ -85,27 +85,7 @@ def _ids(blocks: Sequence[KVCacheBlock]) -> list[int]:
     return [block.block_id for block in blocks]
 
 
-@dataclass(slots=True)
-class QueueSession(Session):
-    """One run of an example: its queues, and the number of its calls."""
-
-    queues: list[QueueUnderTest] = field(default_factory=list)
-
-    def make_queue(self, block_ids: Sequence[int]) -> QueueUnderTest:
-        """Return a new queue of these blocks, the first in front."""
-        queue = QueueUnderTest(self, block_ids)
-        self.queues.append(queue)
-        return queue
-
-
 MakeQueue = Callable[[Sequence[int]], QueueUnderTest]
-
-
-def run_on_queue(check: Callable[[MakeQueue], object], make_inner: Callable[..., Any]) -> tuple[Outcome, list[str]]:
-    """Run an example on queues of this kind. Return its outcome, and the calls to its last queue."""
-    session = QueueSession(make_inner)
-    outcome = run_in(session, lambda: check(session.make_queue))
-    return outcome, session.queues[-1].told if session.queues else []
 
 
 class PlainQueue:
@@ -287,30 +267,19 @@ class RemembersThePlace(PlainQueue):
                 self.line.insert(self.places.pop(block), block)
 
 
-@dataclass(frozen=True, slots=True)
-class FaultyQueue:
-    """A queue that breaks one sentence of the contract."""
-
-    check: str
-    """The function whose part of the contract it breaks."""
-    make: Callable[[Sequence[KVCacheBlock]], Any]
-    breaks: str
-    """The sentence."""
-
-
 FAULTY_QUEUES = (
-    FaultyQueue("check_taking", TakesTheNewest, "`popleft` takes the block at the front."),
-    FaultyQueue("check_taking", TakesInReverse, "`popleft_n` returns the blocks in their order."),
-    FaultyQueue("check_taking", GivesWhatThereIs, "`popleft_n` raises if there are too few blocks."),
-    FaultyQueue("check_taking", TakesBeforeItRefuses, "A call that raises changes nothing: no block is taken."),
-    FaultyQueue("check_returning", AppendsInReverse, "`append_n` puts the blocks at the back in the order given."),
-    FaultyQueue("check_returning", PrependsOneByOne, "`prepend_n` puts the blocks at the front in the order given."),
-    FaultyQueue("check_returning", CountsCalls, "The count is the number of blocks in the queue, after `append_n`."),
-    FaultyQueue("check_returning", ChecksOneByOne, "A call that raises changes nothing: no block is added."),
-    FaultyQueue("check_removing", TurnsTheQueue, "After `remove` the others keep their order."),
-    FaultyQueue("check_removing", RemovesUncounted, "The count is the number of blocks in the queue, after `remove`."),
-    FaultyQueue("check_removing", RemovesWhatIsNotThere, "`remove` raises if the block is not in the queue."),
-    FaultyQueue("check_removing", RemembersThePlace, "`append` puts a block at the back, also one that was removed."),
+    Faulty("check_taking", TakesTheNewest, "`popleft` takes the block at the front."),
+    Faulty("check_taking", TakesInReverse, "`popleft_n` returns the blocks in their order."),
+    Faulty("check_taking", GivesWhatThereIs, "`popleft_n` raises if there are too few blocks."),
+    Faulty("check_taking", TakesBeforeItRefuses, "A call that raises changes nothing: no block is taken."),
+    Faulty("check_returning", AppendsInReverse, "`append_n` puts the blocks at the back in the order given."),
+    Faulty("check_returning", PrependsOneByOne, "`prepend_n` puts the blocks at the front in the order given."),
+    Faulty("check_returning", CountsCalls, "The count is the number of blocks in the queue, after `append_n`."),
+    Faulty("check_returning", ChecksOneByOne, "A call that raises changes nothing: no block is added."),
+    Faulty("check_removing", TurnsTheQueue, "After `remove` the others keep their order."),
+    Faulty("check_removing", RemovesUncounted, "The count is the number of blocks in the queue, after `remove`."),
+    Faulty("check_removing", RemovesWhatIsNotThere, "`remove` raises if the block is not in the queue."),
+    Faulty("check_removing", RemembersThePlace, "`append` puts a block at the back, also one that was removed."),
 )
 """Queue 1 is the first of them."""
 
@@ -368,10 +337,10 @@ class InADictionary(PlainQueue):
         del self._blocks[block]
 
 
-CORRECT_QUEUES: tuple[tuple[str, Callable[[Sequence[KVCacheBlock]], Any]], ...] = (
-    ("the engine's own", FreeKVCacheBlockQueue),
-    ("a plain list", PlainQueue),
-    ("an OrderedDict", InADictionary),
-    ("other errors", RefusesWithBareErrors),
+CORRECT_QUEUES = (
+    Correct("the engine's own", FreeKVCacheBlockQueue),
+    Correct("a plain list", PlainQueue),
+    Correct("an OrderedDict", InADictionary),
+    Correct("other errors", RefusesWithBareErrors),
 )
 """Queues that keep the contract, each with what is different in it."""

@@ -79,18 +79,19 @@ class Blocks:
 
 @dataclass(slots=True)
 class Session:
-    """One run of a check: its managers, and the number of its calls."""
+    """One run of a check: what it made, and the number of its calls."""
 
+    kind: Callable[..., Any]
+    """Makes the object that a check gets, such as a `ManagerUnderTest`, around a new inner one."""
     make_inner: Callable[..., Any]
     """Makes a manager of `num_blocks` blocks of `block_size` tokens, or a queue of some blocks."""
-    managers: list["ManagerUnderTest"] = field(default_factory=list)
+    made: list[Any] = field(default_factory=list)
     num_calls: int = 0
 
-    def make_manager(self, num_blocks: int, block_size: int) -> "ManagerUnderTest":
-        """Return a new manager with `num_blocks` blocks, the null block included, of `block_size` tokens each."""
-        manager = ManagerUnderTest(self, num_blocks, block_size)
-        self.managers.append(manager)
-        return manager
+    def make(self, *args: Any, **options: Any) -> Any:
+        """Return a new object for the check. The arguments are those of its kind."""
+        self.made.append(self.kind(self, *args, **options))
+        return self.made[-1]
 
     def do(self, call: Callable[[], Any]) -> Any:
         """Make a call, and count it."""
@@ -120,6 +121,7 @@ class ManagerUnderTest:
     """A cache manager with the calls of the contract, and no others."""
 
     def __init__(self, session: Session, num_blocks: int, block_size: int) -> None:
+        """Make a manager with `num_blocks` blocks, the null block included, of `block_size` tokens each."""
         self.session = session
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -191,6 +193,11 @@ class ManagerUnderTest:
         ids = list(self.session.do(lambda: self.inner.get_block_ids(request_id))[0])
         self.answered(named(ids))
         return (ids,)
+
+    @property
+    def told(self) -> list[str]:
+        """The calls so far with their answers, as text."""
+        return [call.told for call in self.calls]
 
     def answered(self, answer: str) -> None:
         """Keep the answer to the last call, in words."""

@@ -1,4 +1,4 @@
-"""Repeats the calls of a check on a suspect and on a correct manager, and finds the fewest calls that differ.
+"""Repeats the calls of a check on a faulty manager and on a correct manager, and finds the fewest calls that differ.
 
 Block ids are compared as the contract does: by which other tables have the same block at that moment. So two managers
 that hand out different ids do not differ.
@@ -91,13 +91,13 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The calls of a run in which the suspect differs from the correct manager, in the last call."""
+    """The calls of a run in which the faulty manager differs from the correct manager, in the last call."""
 
     calls: list[Call]
     correct: str
-    suspect: str
+    faulty: str
     steps: list[tuple[str, list[str]]] = field(repr=False)
-    """Per call: the suspect's answer, and its state if the call changed it."""
+    """Per call: its answer, and its state if the call changed it."""
     is_shortest: bool
     """Whether no single call can be left out. `False` if the run was too long to find out."""
 
@@ -108,15 +108,15 @@ class Difference:
             head = f"{number}. {call}" if is_last or not answer else f"{number}. {call}: {answer}"
             lines = [head, *(f"     {line}" for line in drawing)]
             if is_last:
-                lines += [f"   a correct manager:  {self.correct}", f"   this manager:       {self.suspect}"]
+                lines += [f"   a correct manager:  {self.correct}", f"   this manager:       {self.faulty}"]
             yield "\n".join(lines)
 
 
 class Comparison:
-    """Compares a suspect with a correct manager, until `MAX_REPLAYED` calls were repeated."""
+    """Compares a faulty manager with a correct manager, until `MAX_REPLAYED` calls were repeated."""
 
-    def __init__(self, suspect: MakeInner, num_blocks: int, block_size: int) -> None:
-        self.suspect = suspect
+    def __init__(self, faulty: MakeInner, num_blocks: int, block_size: int) -> None:
+        self.faulty = faulty
         self.size = num_blocks, block_size
         self.num_replayed = 0
 
@@ -126,12 +126,12 @@ class Comparison:
         return self.num_replayed > MAX_REPLAYED
 
     def differs(self, calls: Sequence[Call]) -> bool:
-        """Return whether the suspect differs in one of these calls. After the last repetition it returns `False`."""
+        """Return whether the faulty one differs in one of these calls. After the last repetition it returns `False`."""
         return not self.is_over and self.first_difference(calls) is not None
 
     def first_difference(self, calls: Sequence[Call]) -> tuple[int, str, str] | None:
         """Return the number of the first call that differs, with both answers, or `None` if the calls do not differ."""
-        right, wrong = Player(CORRECT[0].make, *self.size), Player(self.suspect, *self.size)
+        right, wrong = Player(CORRECT[0].make, *self.size), Player(self.faulty, *self.size)
         for number, call in enumerate(calls):
             self.num_replayed += 1
             try:
@@ -147,10 +147,10 @@ class Comparison:
         return None
 
 
-def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference | None:
-    """Return the shortest part of the calls of this manager in which the suspect differs, or `None` if none does."""
+def find_difference(manager: ManagerUnderTest, faulty: MakeInner) -> Difference | None:
+    """Return the fewest calls of this manager in which the faulty one differs, or `None` if no call differs."""
     size = manager.num_blocks, manager.block_size
-    comparison = Comparison(suspect, *size)
+    comparison = Comparison(faulty, *size)
     found = comparison.first_difference(manager.calls)
     if found is None:
         return None
@@ -164,12 +164,12 @@ def find_difference(manager: ManagerUnderTest, suspect: MakeInner) -> Difference
         return None
     number, want, got = found
     calls = calls[: number + 1]
-    steps = list(_steps(Player(suspect, *size), calls))
+    steps = list(_steps(Player(faulty, *size), calls))
     return Difference(calls, want, got, steps, is_shortest=not comparison.is_over)
 
 
 def _steps(player: Player, calls: Sequence[Call]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the suspect's answer to each call, and its state, or no line if the call did not change it."""
+    """Yield the answer to each call, and the state after it, or no line if the call did not change it."""
     before = _draw(player)
     for call in calls:
         answer = ""

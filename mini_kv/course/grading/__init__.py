@@ -4,5 +4,5 @@ In reading order: `handins` (reads the hand-ins, never unpacks them), `look` (ch
 `settable` (the attributes that it may set), `copies` (a fresh copy of the tests), `isolation` (the isolation of a
 process), `inside` (the half that runs in the process of the submission), `grade` (the half that gives the marks),
 `gradebook` and `picture` (the results and beliefs of a class), `solution_leaks` and `release` (the student's tree),
-`elsewhere` (Gradescope, Classroom 50).
+`gradescope` (its autograder).
 """

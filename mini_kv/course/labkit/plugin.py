@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from mini_kv.course.labkit import LabTodo
-from mini_kv.course.labkit.export import FORMATS, remove_old, write_exports
+from mini_kv.course.labkit.export import remove_old, write_results
 from mini_kv.course.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
 from mini_kv.course.labkit.fixture import LabUnderTest
 from mini_kv.course.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
@@ -76,15 +76,14 @@ class Waiting(Exception):
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the options that write the labs' results to files.
+    """Add the option that writes the labs' results to a file, and those of a run.
 
     Also registers the setting `timeout` if pytest-timeout is missing, as in a browser, where nothing interrupts a test.
     """
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "has no effect without pytest-timeout")
     group = parser.getgroup("labs")
-    for option, (_, about) in FORMATS.items():
-        group.addoption(option, metavar="FILE", help=about)
+    group.addoption("--lab-json", metavar="FILE", help="write the labs' results as JSON")
     group.addoption(
         "--lab-seconds",
         metavar="N",
@@ -111,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout(seconds): has no effect without pytest-timeout")
     try:
-        for option in (*FORMATS, "xmlpath"):
+        for option in ("--lab-json", "xmlpath"):
             remove_old(config.getoption(option, None))
         check_choice(_choice(), config.invocation_params.dir)
     except (ImplementationError, OSError) as error:
@@ -300,13 +299,14 @@ def pytest_enter_pdb(config: pytest.Config) -> None:
 
 
 def _write_results(config: pytest.Config, ends_in: LabResult | None = None) -> None:
-    """Write the requested files at the end, and before each test, with the test as failed in case Python ends in it."""
-    if hasattr(config, "workeroutput"):
+    """Write the requested file at the end, and before each test, with the test as failed in case Python ends in it."""
+    path = config.getoption("--lab-json")
+    if path is None or hasattr(config, "workeroutput"):
         return
     results = list(config.stash[RESULTS].values())
     if ends_in is not None:
         results = [replace(r, state=State.FAIL, message=ENDED) if r is ends_in else r for r in results]
-    write_exports({option: config.getoption(option) for option in FORMATS}, results, over=ends_in is None)
+    write_results(Path(path), results, over=ends_in is None)
 
 
 def _end_python(item: pytest.Item) -> None:

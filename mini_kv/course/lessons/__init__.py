@@ -3,7 +3,7 @@
 In reading order, first the numbers, counted on the real engine: `curves` (waste, hit rates, memory over time),
 `timeline` (the state of each request per step), `windows` (blocks and hits of groups of layers), `policies` (a scenario
 under another eviction policy), `tiers_in_letters` (a cache with tiers, in letters), `misbehave` (servers with a fault
-each, their counters and calls), `exhibits` (parts with five public bugs), `play` (the engine of the page "Play"),
+each, their counters and calls), `exhibits` (five public bugs at work), `play` (the engine of the page "Play"),
 `planes` (other programs that execute its plans), `mirrored` (a mirror that loses messages), `boundaries` (the requests
 that a decode step must visit), `helpers` (several requests admitted together, one that is always freed). With torch:
 `tensors` (slots, online softmax, 8 bits), `quantization_error` (the error of 8 bits), `watched` (an engine whose

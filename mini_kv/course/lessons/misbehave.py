@@ -12,15 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
-from mini_kv.core.block_pool import BlockHashToBlockMap
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import InvariantViolationError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.sched.config import SchedulerConfig
-from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.course.given.faulty_parts import FreesFullBlocks, NeverForgets
+from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.course.lessons.notebook import Lines
 from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.events.leaks import Leak, find_leaks
@@ -40,23 +39,6 @@ BLOCK_SIZE = 16
 _GROUPS = (KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE)),)
 
 
-class FreesWhatHasAKey(FullAttentionManager):
-    """Frees only the cached blocks of a table. The partial block at its end leaks."""
-
-    def free(self, request_id: str) -> None:
-        """Free the blocks of a request, but not the last partial one."""
-        del self.req_to_blocks[request_id][self.num_cached_block[request_id] :]
-        super().free(request_id)
-
-
-class NeverForgets(BlockHashToBlockMap):
-    """An index that keeps the entry of a block after its eviction."""
-
-    def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
-        """Do nothing: the entry stays in the index."""
-        return None
-
-
 @dataclass(frozen=True)
 class Fault:
     """A fault and its server: a pool of `num_blocks`, at most `max_num_seqs` requests at once."""
@@ -74,7 +56,7 @@ SERVERS = {
     "none": Fault(),
     "salt-per-user": Fault("salt-per-user"),
     "timestamp": Fault("timestamp"),
-    "leak": Fault(parts=KVCacheParts(manager_classes={FullAttentionSpec: FreesWhatHasAKey})),
+    "leak": Fault(parts=KVCacheParts(manager_classes={FullAttentionSpec: FreesFullBlocks})),
     "storm": Fault(max_num_seqs=64, num_blocks=800, rush=50),
     "stale-index": Fault(parts=KVCacheParts(make_index=NeverForgets), num_blocks=800),
 }
@@ -200,9 +182,7 @@ def debugged(name: str, seed: int = 0) -> Lines:
     try:
         for number, entry in enumerate(make_trace(fault, seed)):
             request = kv.new_request(str(number), entry.token_ids, cache_salt=entry.cache_salt)
-            hit, num_hit = kv.get_computed_blocks(request)
-            kv.allocate_slots(request, entry.input_length - num_hit, num_hit, hit)
-            request.num_computed_tokens = entry.input_length
+            prefill(kv, request)
             kv.free(request)
     except (InvariantViolationError, KVCacheError) as error:
         return Lines(error)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mini_kv.course.commands import class_command, release_command
-from mini_kv.course.grading.elsewhere import classroom50_test, gradescope_zip, main
 from mini_kv.course.grading.grade import Mark
 from mini_kv.course.grading.gradebook import as_csv, first_message, gradebook_csv, gradebook_page, load, save
+from mini_kv.course.grading.gradescope import gradescope_zip, main
 from mini_kv.course.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
 from mini_kv.course.grading.release import LINK, README, leaks
 from mini_kv.course.grading.solution_leaks import Secrets
@@ -168,7 +168,7 @@ def tree(tmp_path_factory):
 
 
 def arguments(**given):
-    return argparse.Namespace(**{"student": None, "check": None, "gradescope": None, "classroom50": None} | given)
+    return argparse.Namespace(**{"student": None, "check": None, "gradescope": None} | given)
 
 
 @pytest.mark.slow
@@ -299,33 +299,22 @@ def test_gradescopes_zip_has_its_two_scripts_at_the_root(tmp_path):
 
 
 @pytest.mark.slow
-def test_both_graders_get_the_results_that_they_read(tmp_path, monkeypatch):
+def test_gradescope_gets_the_results_that_it_reads(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     (tmp_path / "starter").mkdir()
     (tmp_path / "starter" / "lab-05.py").write_bytes((LAB.solutions / "solution.py").read_bytes())
     (tmp_path / "empty").mkdir()
     out = tmp_path / "results.json"
-    assert main(["gradescope", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
+    assert main(["lab-05", str(tmp_path / "starter"), str(out)]) == 0
     told = json.loads(out.read_text())
     assert told["output"] == "lab-05: 50 of 50 points, graded\ncode that ran: starter: lab-05.py"
     assert (told["score"], sum(test["max_score"] for test in told["tests"])) == (50, 50)
     assert set(told["tests"][0]) == {"name", "score", "max_score", "status", "output", "visibility"}
     assert {test["status"] for test in told["tests"]} == {"passed"}
-    assert main(["gradescope", "lab-05", str(tmp_path / "empty"), str(out)]) == 1
+    assert main(["lab-05", str(tmp_path / "empty"), str(out)]) == 1
     assert json.loads(out.read_text()) == {
         "score": 0,
         "output": "lab-05: 0 of 50 points, held\nno code ran\nempty cannot be read: it has no lab's file,"
         " such as lab-05.py or lab-05/starter.py",
         "tests": [],
     }
-    assert main(["classroom50", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
-    told = json.loads(out.read_text())
-    assert (told["schema"], told["score"], told["max-score"]) == ("classroom50/result/v1", 50, 50)
-    assert {tuple(test) for test in told["tests"]} == {("test-name", "passed", "score", "max-score")}
-
-
-def test_classroom_50s_entry_is_one_command_with_the_labs_points():
-    [entry] = json.loads(classroom50_test(LAB))
-    assert set(entry) == {"name", "type", "setup", "run", "timeout", "points"}
-    assert (entry["name"], entry["points"]) == ("lab-05", 50)
-    assert entry["run"].endswith("classroom50 lab-05 . result.json")

@@ -1,4 +1,4 @@
-"""lab-15: the reference checks find every suspect and accuse no correct manager. Five students' checks do less."""
+"""lab-15: the reference checks accuse every faulty manager and no correct one. Five students' checks do less."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -13,11 +13,12 @@ from mini_kv.course import LabTodo
 from mini_kv.course.finale import own_manager
 from mini_kv.course.finale.found import LabFile, own_parts
 from mini_kv.course.finale.own_manager import manager_of
-from mini_kv.course.given.checks import run_check, suspects_of
-from mini_kv.course.given.correct_managers import CORRECT, Correct, PlainManager, shuffled
-from mini_kv.course.given.faulty_managers import SUSPECTS, Suspect
+from mini_kv.course.given.checks import run_check
+from mini_kv.course.given.correct_managers import CORRECT, PlainManager, shuffled
+from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.given.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError, prefill
 from mini_kv.course.given.replayed_checks import find_difference
+from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.audit import run_text
 from mini_kv.course.labkit.implementation import load_file
 from mini_kv.course.labkit.lab import load_lab
@@ -27,24 +28,21 @@ from mini_kv.course.labkit.scoreboard import LabResult, State
 
 ROOT = Path(__file__).parents[3]
 SUITES = Path(__file__).parent / "detective_suites"
-CHECKS = list(dict.fromkeys(suspect.check for suspect in SUSPECTS))
+CHECKS = list(dict.fromkeys(faulty.check for faulty in FAULTY_MANAGERS))
 REFERENCE = ROOT / "solutions" / "lab-15" / "solution.py"
 ALTERNATIVES = sorted(path for number in (2, 3, 4, 6, 7) for path in ROOT.glob(f"solutions/lab-{number:02}/alt_*.py"))
 """Other solutions of the labs whose parts are in the manager. lab-05 has no such part."""
+BY_NUMBER = dict(enumerate(FAULTY_MANAGERS, start=1))
 
 
-def name_of(suspect: Suspect) -> str:
-    """Return a test's id for the suspect."""
-    return f"manager {suspect.number}"
-
-
-@pytest.mark.parametrize("suspect", SUSPECTS, ids=name_of)
-def test_the_reference_check_accuses_the_suspect_and_the_fewest_calls_show_its_fault(suspect: Suspect):
+@pytest.mark.parametrize("number", BY_NUMBER)
+def test_the_reference_check_accuses_the_faulty_manager_and_the_fewest_calls_show_its_fault(number: int):
     """The shortest calls still differ, and no single one can be left out."""
-    outcome = run_check(getattr(load_file(REFERENCE), suspect.check), suspect.make)
+    faulty = BY_NUMBER[number]
+    outcome = run_check(getattr(load_file(REFERENCE), faulty.check), faulty.make)
     assert outcome.accused is not None
-    last = outcome.session.managers[-1]
-    difference = find_difference(last, suspect.make)
+    last = outcome.session.made[-1]
+    difference = find_difference(last, faulty.make)
     assert difference is not None
     assert 1 <= len(difference.calls) <= len(last.calls)
     told = list(difference.told())
@@ -54,8 +52,8 @@ def test_the_reference_check_accuses_the_suspect_and_the_fewest_calls_show_its_f
 
 def test_calls_on_a_correct_manager_show_no_difference():
     outcome = run_check(load_file(REFERENCE).check_eviction, CORRECT[0].make)
-    assert [find_difference(manager, CORRECT[1].make) for manager in outcome.session.managers] == [None] * 5
-    assert [find_difference(manager, PlainManager) for manager in outcome.session.managers] == [None] * 5
+    assert [find_difference(manager, CORRECT[1].make) for manager in outcome.session.made] == [None] * 5
+    assert [find_difference(manager, PlainManager) for manager in outcome.session.made] == [None] * 5
 
 
 def random_calls(seed: int) -> ManagerUnderTest:
@@ -64,7 +62,7 @@ def random_calls(seed: int) -> ManagerUnderTest:
     Each prompt ends with a token after its last full block, so all cached blocks of the prompt are in its hit.
     """
     rng = random.Random(seed)
-    kv = Session(CORRECT[0].make).make_manager(9, 4)
+    kv: ManagerUnderTest = Session(ManagerUnderTest, CORRECT[0].make).make(9, 4)
     running: list[Request] = []
     for number in range(40):
         if running and rng.random() < 0.5:
@@ -91,9 +89,11 @@ def test_correct_managers_agree_in_random_calls(correct: Correct):
     assert [find_difference(kv, correct.make) for kv in RUNS] == [None] * len(RUNS)
 
 
-def test_the_same_random_calls_differ_on_seventeen_suspects():
+def test_the_same_random_calls_differ_on_seventeen_faulty_managers():
     """The others need a whole block as prompt, a chunk, decoding, lookahead, a salt, an adapter or longer numbers."""
-    same = [s.number for s in SUSPECTS if all(find_difference(kv, s.make) is None for kv in RUNS)]
+    same = [
+        number for number, faulty in BY_NUMBER.items() if all(find_difference(kv, faulty.make) is None for kv in RUNS)
+    ]
     assert same == [1, 5, 6, 7, 19, 22, 23, 25, 26]
 
 
@@ -220,7 +220,7 @@ def test_the_calls_of_a_check_are_kept_with_their_answers():
 
     outcome = run_check(asserts_a_larger_pool, CORRECT[0].make)
     assert outcome.accused is not None
-    assert [call.told for call in outcome.session.managers[0].calls] == [
+    assert [call.told for call in outcome.session.made[0].calls] == [
         "A has the tokens 0 1 2 3 4",
         "look up A: a hit of 0 tokens, no blocks",
         "allocate slots for A (5 new): new blocks 1 2",
@@ -262,17 +262,17 @@ def test_a_todo_is_no_mistake():
 
 def test_a_manager_has_the_calls_of_the_contract_and_no_others():
     """A check cannot read counts, hashes or the free queue."""
-    kv = Session(CORRECT[0].make).make_manager(4, 4)
+    kv = ManagerUnderTest(Session(ManagerUnderTest, CORRECT[0].make), 4, 4)
     public = {name for name in dir(kv) if not name.startswith("_")}
     calls = {"new_request", "get_computed_blocks", "allocate_slots", "free", "get_block_ids", "block_pool"}
-    assert public == calls | {"num_blocks", "block_size", "calls", "answered", "session", "inner"}
+    assert public == calls | {"num_blocks", "block_size", "calls", "told", "answered", "session", "inner"}
     assert [name for name in dir(kv.block_pool) if not name.startswith("_")] == ["manager", "num_free_blocks"]
 
 
-def test_the_third_hint_has_the_sentence_of_each_suspect():
+def test_the_third_hint_has_the_sentence_of_each_faulty_manager():
     hints = {one.name: one.hints for one in load_lab(ROOT / "labs" / "lab-15").functions}
     for check in CHECKS:
-        told = [f"Manager {suspect.number}: {suspect.breaks}" for suspect in suspects_of(check)]
+        told = [f"Manager {number}: {faulty.breaks}" for number, faulty in BY_NUMBER.items() if faulty.check == check]
         assert all(sentence in hints[check][2] for sentence in told)
         assert not any(sentence in level for sentence in told for level in hints[check][:2])
 
@@ -357,10 +357,10 @@ def suites() -> Iterator[Path]:
 
 
 def score_of(file: Path) -> tuple[list[int], list[str]]:
-    """Return the suspects that the suite accuses, and its checks with a false alarm or a mistake on a correct one."""
+    """Return the numbers of the managers that the suite accuses, and its checks that fail on a correct one."""
     module = load_file(file)
     run = {check: partial(run_check, getattr(module, check)) for check in CHECKS}
-    caught = [suspect.number for suspect in SUSPECTS if run[suspect.check](suspect.make).failed]
+    caught = [number for number, faulty in BY_NUMBER.items() if run[faulty.check](faulty.make).failed]
     alarms = [
         check for check in CHECKS if any(run[check](c.make).accused or run[check](c.make).mistake for c in CORRECT)
     ]
@@ -374,7 +374,7 @@ SCORES: dict[str, tuple[list[int], list[str]]] = {
     "one_large_pool": ([1, 2, 3, 4, 5, 11, 12, 13, 14, 15, 16, 21, 22, 23, 24], []),
     "runs_without_error": ([4], []),
 }
-"""Per suite: the numbers of the caught suspects, and the checks with false alarms."""
+"""Per suite: the numbers of the caught managers, and the checks with false alarms."""
 
 
 def test_the_suites_of_five_students_have_these_scores():

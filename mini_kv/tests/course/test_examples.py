@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from mini_kv.course.given.faulty_admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, Version, run_on_version
-from mini_kv.course.given.faulty_queues import CORRECT_QUEUES, FAULTY_QUEUES, MakeQueue, run_on_queue
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.course.given.checks import run_check
+from mini_kv.course.given.faulty_admissions import CORRECT_VERSIONS, FAULTY_VERSIONS, CacheUnderTest
+from mini_kv.course.given.faulty_queues import CORRECT_QUEUES, FAULTY_QUEUES, MakeQueue, QueueUnderTest
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
+from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.audit import run_text
 from mini_kv.course.labkit.failure import parts_of
 from mini_kv.course.labkit.implementation import load_file
@@ -23,16 +26,15 @@ ADMISSION = load_file(ROOT / "solutions" / "lab-05-examples" / "solution.py")
 @pytest.mark.parametrize("number", range(1, len(FAULTY_QUEUES) + 1))
 def test_the_reference_accuses_every_faulty_queue(number: int) -> None:
     queue = FAULTY_QUEUES[number - 1]
-    outcome, told = run_on_queue(getattr(REFERENCE, queue.check), queue.make)
+    outcome = run_check(getattr(REFERENCE, queue.check), queue.make, QueueUnderTest)
     assert outcome.accused is not None
-    assert told[0].startswith("a queue of [")
+    assert outcome.calls[0].startswith("a queue of [")
 
 
-@pytest.mark.parametrize("title", [title for title, _ in CORRECT_QUEUES])
-def test_the_reference_accuses_no_correct_queue(title: str) -> None:
-    make = dict(CORRECT_QUEUES)[title]
+@pytest.mark.parametrize("queue", CORRECT_QUEUES, ids=lambda queue: queue.title)
+def test_the_reference_accuses_no_correct_queue(queue: Correct) -> None:
     for check in ("check_taking", "check_returning", "check_removing"):
-        outcome, _ = run_on_queue(getattr(REFERENCE, check), make)
+        outcome = run_check(getattr(REFERENCE, check), queue.make, QueueUnderTest)
         assert (outcome.accused, outcome.mistake) == (None, None)
 
 
@@ -45,11 +47,11 @@ def test_an_error_of_the_queue_accuses_it_only_if_the_example_expects_it() -> No
         assert not queue.is_refused(queue.popleft_n, 2)
         assert queue.is_refused(queue.popleft)
 
-    engine = dict(CORRECT_QUEUES)["the engine's own"]
-    assert type(run_on_queue(takes_too_many, engine)[0].mistake).__name__ == "OutOfBlocksError"
-    outcome, told = run_on_queue(expects_an_error, engine)
+    outcome = run_check(takes_too_many, FreeKVCacheBlockQueue, QueueUnderTest)
+    assert type(outcome.mistake).__name__ == "OutOfBlocksError"
+    outcome = run_check(expects_an_error, FreeKVCacheBlockQueue, QueueUnderTest)
     assert (outcome.accused, outcome.mistake) == (None, None)
-    assert told == ["a queue of [2, 0]", "popleft_n(2): [2, 0]", "popleft()", "   raised OutOfBlocksError"]
+    assert outcome.calls == ["a queue of [2, 0]", "popleft_n(2): [2, 0]", "popleft()", "   raised OutOfBlocksError"]
 
 
 def test_an_endless_example_accuses_no_queue() -> None:
@@ -58,7 +60,7 @@ def test_an_endless_example_accuses_no_queue() -> None:
         for _ in range(MAX_CALLS + 1):
             queue.is_refused(queue.order)
 
-    outcome, _ = run_on_queue(endless, FAULTY_QUEUES[0].make)
+    outcome = run_check(endless, FAULTY_QUEUES[0].make, QueueUnderTest)
     assert isinstance(outcome.mistake, TooManyCallsError)
 
 
@@ -74,15 +76,15 @@ def test_the_third_hint_has_the_sentence_of_each_faulty_queue() -> None:
 @pytest.mark.parametrize("number", range(1, len(FAULTY_VERSIONS) + 1))
 def test_the_reference_accuses_every_faulty_version_of_the_admission(number: int) -> None:
     version = FAULTY_VERSIONS[number - 1]
-    outcome, told = run_on_version(getattr(ADMISSION, version.check), version)
+    outcome = run_check(getattr(ADMISSION, version.check), version.make, CacheUnderTest)
     assert outcome.accused is not None
-    assert re.match(r"a cache of \d blocks of 4 tokens", told[0])
+    assert re.match(r"a cache of \d blocks of 4 tokens", outcome.calls[0])
 
 
 @pytest.mark.parametrize("version", CORRECT_VERSIONS, ids=lambda version: version.title)
-def test_the_reference_accuses_no_correct_version_of_the_admission(version: Version) -> None:
+def test_the_reference_accuses_no_correct_version_of_the_admission(version: Correct) -> None:
     for check in ("check_prefill", "check_ref_counts", "check_hit_rate"):
-        outcome, _ = run_on_version(getattr(ADMISSION, check), version)
+        outcome = run_check(getattr(ADMISSION, check), version.make, CacheUnderTest)
         assert (outcome.accused, outcome.mistake) == (None, None)
 
 
@@ -143,4 +145,4 @@ def test_an_exception_that_no_correct_version_raises_accuses_the_version() -> No
 def test_the_third_hint_has_the_sentence_of_each_faulty_version_of_the_admission() -> None:
     hints = {one.name: one.hints for one in load_lab(ROOT / "labs" / "lab-05-examples").functions}
     for number, version in enumerate(FAULTY_VERSIONS, start=1):
-        assert f"Version {number}: {version.title}" in hints[version.check][2]
+        assert f"Version {number}: {version.breaks}" in hints[version.check][2]

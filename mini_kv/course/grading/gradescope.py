@@ -1,7 +1,7 @@
-"""Gradescope and Classroom 50: the files that each needs, made from the course, and the results that each reads.
+"""Gradescope: the autograder, made from the course, and the results that it reads.
 
-Both run `python -m mini_kv.course.grading.elsewhere`, which grades one hand-in as `mini-kv grade` does. The formats are
-those of Gradescope's "Autograder Specifications" and of Classroom 50's wiki, "Advanced Autograding".
+It runs `python -m mini_kv.course.grading.gradescope`, which grades one hand-in as `mini-kv grade` does. The formats are
+those of Gradescope's "Autograder Specifications".
 """
 
 import json
@@ -27,7 +27,7 @@ python3 -m venv /autograder/venv
 """
 RUN = """#!/usr/bin/env bash
 cd /autograder/source/course
-/autograder/venv/bin/python -m mini_kv.course.grading.elsewhere gradescope LAB /autograder/submission \\
+/autograder/venv/bin/python -m mini_kv.course.grading.gradescope LAB /autograder/submission \\
   /autograder/results/results.json
 """
 TORCH = "&& /autograder/venv/bin/pip install -q torch --index-url https://download.pytorch.org/whl/cpu"
@@ -52,19 +52,6 @@ def gradescope_zip(lab: Lab, file: Path) -> None:
                 archive.write(path, path.relative_to(folder))
 
 
-def classroom50_test(lab: Lab, seconds: int = 300) -> str:
-    """Return the lab's declarative test: one command, and the lab's points."""
-    entry = {
-        "name": lab.lab_id,
-        "type": "run",
-        "setup": "python3 -m pip install -q -e . pytest",
-        "run": f"python3 -m mini_kv.course.grading.elsewhere classroom50 {lab.lab_id} . result.json",
-        "timeout": seconds,
-        "points": lab.points,
-    }
-    return json.dumps([entry], indent=2) + "\n"
-
-
 def gradescope_results(mark: Mark) -> dict[str, Any]:
     """Return the content of results.json for Gradescope. A held lab has no points, and its output has the reason."""
     tests = [
@@ -81,25 +68,8 @@ def gradescope_results(mark: Mark) -> dict[str, Any]:
     return {"score": mark.score, "output": _words(mark), "tests": tests}
 
 
-def classroom50_results(mark: Mark) -> dict[str, Any]:
-    """Return the content of result.json for Classroom 50."""
-    tests = [
-        {
-            "test-name": name,
-            "passed": bool(_score(mark, test)),
-            "score": _score(mark, test),
-            "max-score": test["points"],
-        }
-        for name, test in mark.tests.items()
-    ]
-    return {"schema": "classroom50/result/v1", "score": mark.score, "max-score": mark.points, "tests": tests}
-
-
 def _score(mark: Mark, test: dict[str, Any]) -> int:
     return test["points"] if test["state"] == State.PASS and mark.status != "held" else 0
-
-
-FORMATS = {"gradescope": gradescope_results, "classroom50": classroom50_results}
 
 
 def _words(mark: Mark) -> str:
@@ -109,16 +79,16 @@ def _words(mark: Mark) -> str:
 
 def main(words: list[str]) -> int:
     """Grade the hand-in in a folder, and write results in every case. Return 0 for full marks."""
-    kind, name, submission, out = words
+    name, submission, out = words
     lab = find_lab(name, Path.cwd())
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])
-    write_whole(Path(out), json.dumps(FORMATS[kind](mark), indent=2) + "\n")  # should this process be ended
+    write_whole(Path(out), json.dumps(gradescope_results(mark), indent=2) + "\n")  # should this process be ended
     try:
         handin = read_handin(Path(submission), [lab.lab_id], {})
         mark = Grader([lab], find_walls("auto", lab.root.resolve(), ()), 120).grade(handin, lab)
     except (OSError, ValueError) as error:
         mark.why = [str(error)]
-    write_whole(Path(out), json.dumps(FORMATS[kind](mark), indent=2) + "\n")
+    write_whole(Path(out), json.dumps(gradescope_results(mark), indent=2) + "\n")
     print(_words(mark))
     return int(mark.score < mark.points)
 
