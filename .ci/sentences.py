@@ -55,7 +55,7 @@ def messages() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.keyword) and node.arg in _SPOKEN and _is_text(node.value):
                 yield _place(path, node.value), _shown(node.value)
-    for path in sorted([*ROOT.glob("solutions/*/mutants.toml"), *ROOT.glob("labs/*/predict.toml")]):
+    for path in sorted([*ROOT.glob("solutions/*/mutants.toml"), *ROOT.glob("labs/*/lab.toml")]):
         yield from ((_place(path), text) for text in _spoken(tomllib.loads(path.read_text("utf-8"))))
 
 

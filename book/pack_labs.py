@@ -47,7 +47,7 @@ _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", 
 _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 """Modules that the page "The finale" imports for lab-14."""
 MODELS = ("tiny", "tiny_windows")
-_OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
+_OF_A_LAB = ("lab.toml", "test_lab.py", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_TESTS = re.compile(
     rf"packages/|labs/|mini_kv/course/({'|'.join(_OF_COURSE)})/|conftest\.py|(__pycache__/)?(lab|finale)_page\."

@@ -5,22 +5,22 @@ The address in `book/course.toml` is written into all files, too.
     make book-pages               or: python -m mini_kv_book.generate
 
 The pages are not in git: MkDocs has them written when it loads `mini_kv_book.extension`. The navigation and the stills
-are, and a test compares them with the generated ones, so that no module, no lab and no chapter is missing. The
-navigation's lines for the chapters come from `PARTS` and the chapters' headings.
+are, and so is the list in labs/README.md. A test compares them with the generated ones, so that no module, no lab and
+no chapter is missing. The navigation's lines for the chapters come from `PARTS` and the chapters' headings.
 """
 
 import re
-import tomllib
 from pathlib import Path
 
 from mini_kv import _HOMES
-from mini_kv.course.labkit.lab import place_of
+from mini_kv.course.labkit.lab import load_lab, place_of
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
 
 PACKAGES = ("core", "events", "viz", "attention", "engine", "course/lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
+LIST_OF_LABS = ROOT / "labs" / "README.md"
 PARTS = {
     "Why": ("01", "02"),
     "Blocks": ("03", "04", "05"),
@@ -63,17 +63,12 @@ def title_of(path: Path) -> str:
 
 def lab_page(lab: str) -> str:
     """Return the page of a lab, as wide as the screen: README with the lab in it, then the instructor's part."""
-    status = "status: triton\n" if _lab_toml(lab)["needs"] == "K" else ""
+    status = "status: triton\n" if load_lab(ROOT / "labs" / lab).needs == "K" else ""
     return (
         f"---\n{status}hide: [navigation, toc]\n---\n\n"
         f"<!-- include labs/{lab}/README.md -->\n\n"
         f"<!-- instructor {lab} -->\n"
     )
-
-
-def _lab_toml(lab: str) -> dict[str, object]:
-    """Return the content of a lab's lab.toml."""
-    return tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))
 
 
 def front_door() -> str:
@@ -130,9 +125,23 @@ def navigation() -> dict[str, list[str]]:
         of_chapters += [f'          - "{title}": chapters/{name}' for name, title in its_chapters.items()]
     return {
         "chapters": of_chapters,
-        "labs": [f'      - "{lab[4:6]} {_lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
+        "labs": [f'      - "{lab[4:6]} {load_lab(ROOT / "labs" / lab).title}": labs/{lab}.md' for lab in labs()],
         "api": api,
     }
+
+
+NEEDS = {"C": "Python", "T": "PyTorch, on a CPU", "K": "Triton, on Linux; no GPU"}
+"""What a lab needs, in the list of labs/README.md."""
+
+
+def with_list_of_labs(readme: str) -> str:
+    """Return the text of labs/README.md with the list of the labs put in."""
+    rows = ["| lab | needs | minutes |", "|---|---|---:|"]
+    for lab in map(load_lab, (ROOT / "labs" / lab for lab in labs())):
+        link = f"[{lab.lab_id[4:6]} {lab.title}]({lab.lab_id}/README.md)"
+        rows.append(f"| {link} | {NEEDS[lab.needs]} | {lab.minutes} |")
+    between = re.compile(r"(?<=<!-- generated: labs -->\n).*?(?=<!-- end of labs -->)", re.DOTALL)
+    return between.sub(lambda _: "".join(f"{row}\n" for row in rows), readme)
 
 
 def with_navigation(config: str) -> str:
@@ -171,6 +180,7 @@ def main() -> None:
     for path, text in stills.notebooks().items():
         publish(text, path)
     publish(with_navigation(CONFIG.read_text(encoding="utf-8")), CONFIG)
+    publish(with_list_of_labs(LIST_OF_LABS.read_text(encoding="utf-8")), LIST_OF_LABS)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ tests. It holds what a mutant's author believes and the names of the tests, and 
 show it.
 """
 
-import ast
 import json
 import re
 import sys
@@ -66,7 +65,7 @@ def section(lab: Lab, kills: dict[str, Kill]) -> str:
     first = Counter(kill["caught_by"][0] for kill in kills.values())
     alone = Counter(kill["caught_by"][0] for kill in kills.values() if len(kill["caught_by"]) == 1)
     every = Counter(test for kill in kills.values() for test in kill["caught_by"])
-    in_order = sorted(every, key=_order_of(lab).index)
+    in_order = sorted(every, key=lab.tests().index)
     table = [f"| {sentence(test)} | {every[test]} | {first[test]} | {alone[test]} |" for test in in_order]
     beliefs = [
         f"    | {plain(kill['idea'])} | {sentence(kill['caught_by'][0])} | {len(kill['caught_by'])} |"
@@ -102,13 +101,7 @@ def sentence(test: str) -> str:
     >>> sentence("test_3_reference_counts_show_the_sharing")
     '3 reference counts show the sharing'
     """
-    return test.removeprefix("test_").partition("[")[0].replace("_", " ")
-
-
-def _order_of(lab: Lab) -> list[str]:
-    """Return the lab's tests in the order in which they stand in its file."""
-    tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
-    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return test.removeprefix("test_").replace("_", " ")
 
 
 def main(names: Sequence[str]) -> None:

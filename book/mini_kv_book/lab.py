@@ -65,14 +65,14 @@ def runs_here(needs: str, size: int | None) -> bool:
 def element(lab: str, size: int | None, lang: str = "en") -> str:
     """Return `<kv-lab>`. Without `size`, or if the lab needs more than Python and pytest, the page cannot run it."""
     folder = ROOT / "labs" / lab
-    toml, hints, predict = (_read_toml(folder / f"{name}.toml") for name in ("lab", "hints", "predict"))
+    toml = _read_toml(folder / "lab.toml")
     starter = (ROOT / "mini_kv" / "course" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
     here = runs_here(toml["needs"], size)
     about = {
         "points": toml["points"],
         "starter": starter,
-        "hints": hints,
-        "questions": predict["question"],
+        "hints": {one["name"]: {"levels": one["hints"]} for one in toml["function"]},
+        "questions": toml["prediction"],
         "megabytes": size,
         "on": ways_on(lab),
     }

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mini_kv.course.finale.one_hour import engines_hour
+from mini_kv.course.finale.divergence_demo import engines_story
 from mini_kv.course.lessons.tiers_in_letters import story
 from mini_kv.events.scenario import Scenario, ScenarioPlayer, load_scenario, scenario_from
 from mini_kv.viz.figure import key_step, played_data, story_data
@@ -28,7 +28,7 @@ from mini_kv_book.runs import last_value, run_python
 
 STORY = re.compile(r'\bStory\("([\w-]+)"\)')
 SECOND_HOME = re.compile(r"\bStory\(story\((\[.+\]), memory_blocks=(\d+)\)\)")
-RUSH_HOUR = re.compile(r"\bStory\(engines_hour\(\)\)")
+RUSH_HOUR = re.compile(r"\bStory\(engines_story\(\)\)")
 CHAIN = re.compile(r'^chain\("(.+)", "(.+)", block_size=(\d+)\)$', re.MULTILINE)
 PATH = re.compile(r' d="[^"]+"')
 """A line of a chart, whose places need one digit after the point."""
@@ -85,7 +85,7 @@ def stories_of(source: str) -> list[Data]:
         story(ast.literal_eval(prompts), memory_blocks=int(blocks)) for prompts, blocks in SECOND_HOME.findall(source)
     ]
     chained = [chain_data(first, second, int(size)) for first, second, size in CHAIN.findall(source)]
-    return named + tiered + chained + [engines_hour() for _ in RUSH_HOUR.findall(source)]
+    return named + tiered + chained + [engines_story() for _ in RUSH_HOUR.findall(source)]
 
 
 def still_of(data: Data) -> Output:

@@ -1,4 +1,4 @@
-"""The words that each chapter teaches, and the chapter of each lab, from `book/data/taught.toml`."""
+"""The words that each chapter teaches, from `book/data/taught.toml`, and the chapter of each lab, from its lab.toml."""
 
 import functools
 import json
@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv_book.places import DOCS, ROOT
 
 GLOSSARY = "reference/glossary.md"
@@ -54,8 +55,8 @@ def words() -> dict[str, list[str]]:
 
 
 def chapter_of(lab: str) -> str:
-    """Return the chapter that a lab belongs to. Raises `KeyError` for a lab that has none."""
-    return str(_file()["labs"][lab]["chapter"])
+    """Return the chapter that a lab belongs to."""
+    return load_lab(ROOT / "labs" / lab).chapter
 
 
 def chapter(name: str) -> Chapter:
@@ -66,17 +67,16 @@ def chapter(name: str) -> Chapter:
 
 
 def lab(name: str) -> Lab:
-    """Return the data of a lab, from here and its lab.toml. The picture is its chapter's, unless it has its own."""
-    told = _file()["labs"][name]
-    toml = tomllib.loads((ROOT / "labs" / name / "lab.toml").read_text(encoding="utf-8"))
+    """Return the data of a lab. The picture is its chapter's, unless it has its own."""
+    told = load_lab(ROOT / "labs" / name)
     return Lab(
-        says=told["says"],
-        title=toml["title"],
-        minutes=toml["minutes"],
-        difficulty=toml["difficulty"],
-        chapter=told["chapter"],
-        picture=told.get("picture") or chapter(told["chapter"]).picture,
-        needs=NEEDS[toml["needs"]],
+        says=told.says,
+        title=told.title,
+        minutes=told.minutes,
+        difficulty=told.difficulty,
+        chapter=told.chapter,
+        picture=told.picture or chapter(told.chapter).picture,
+        needs=NEEDS[told.needs],
     )
 
 

@@ -3,10 +3,28 @@
 First your examples run on correct queues, which they must not accuse. Then they run on twelve faulty queues.
 """
 
+from typing import Any
+
+import pytest
+
 from mini_kv.course import points
 from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .helpers import accepts_all, catches
+
+AFTER = {
+    "check_taking": "test_1_check_taking_accuses_no_correct_queue",
+    "check_returning": "test_2_check_returning_accuses_no_correct_queue",
+    "check_removing": "test_3_check_removing_accuses_no_correct_queue",
+}
+"""The test of each check that has to pass before its faulty queues count."""
+
+
+def caught(name: str, number: int, check: str) -> Any:
+    """Return a faulty queue as a case of a test: this check has to fail on it."""
+    why = "the queue breaks one sentence of the contract"
+    return pytest.param(number, id=name, marks=points(1, check, stage="adversary", after=AFTER[check], why=why))
+
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -32,145 +50,23 @@ def test_3_check_removing_accuses_no_correct_queue(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(
-    1,
-    "check_taking",
-    stage="adversary",
-    after="test_1_check_taking_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
+@pytest.mark.parametrize(
+    "number",
+    [
+        caught("test_queue_1_is_caught", 1, "check_taking"),
+        caught("test_queue_2_is_caught", 2, "check_taking"),
+        caught("test_queue_3_is_caught", 3, "check_taking"),
+        caught("test_queue_4_is_caught", 4, "check_taking"),
+        caught("test_queue_5_is_caught", 5, "check_returning"),
+        caught("test_queue_6_is_caught", 6, "check_returning"),
+        caught("test_queue_7_is_caught", 7, "check_returning"),
+        caught("test_queue_8_is_caught", 8, "check_returning"),
+        caught("test_queue_9_is_caught", 9, "check_removing"),
+        caught("test_queue_10_is_caught", 10, "check_removing"),
+        caught("test_queue_11_is_caught", 11, "check_removing"),
+        caught("test_queue_12_is_caught", 12, "check_removing"),
+    ],
 )
-def test_queue_1_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 1."""
-    catches(lab, 1)
-
-
-@points(
-    1,
-    "check_taking",
-    stage="adversary",
-    after="test_1_check_taking_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_2_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 2."""
-    catches(lab, 2)
-
-
-@points(
-    1,
-    "check_taking",
-    stage="adversary",
-    after="test_1_check_taking_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_3_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 3."""
-    catches(lab, 3)
-
-
-@points(
-    1,
-    "check_taking",
-    stage="adversary",
-    after="test_1_check_taking_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_4_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 4."""
-    catches(lab, 4)
-
-
-@points(
-    1,
-    "check_returning",
-    stage="adversary",
-    after="test_2_check_returning_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_5_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 5."""
-    catches(lab, 5)
-
-
-@points(
-    1,
-    "check_returning",
-    stage="adversary",
-    after="test_2_check_returning_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_6_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 6."""
-    catches(lab, 6)
-
-
-@points(
-    1,
-    "check_returning",
-    stage="adversary",
-    after="test_2_check_returning_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_7_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 7."""
-    catches(lab, 7)
-
-
-@points(
-    1,
-    "check_returning",
-    stage="adversary",
-    after="test_2_check_returning_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_8_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 8."""
-    catches(lab, 8)
-
-
-@points(
-    1,
-    "check_removing",
-    stage="adversary",
-    after="test_3_check_removing_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_9_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 9."""
-    catches(lab, 9)
-
-
-@points(
-    1,
-    "check_removing",
-    stage="adversary",
-    after="test_3_check_removing_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_10_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 10."""
-    catches(lab, 10)
-
-
-@points(
-    1,
-    "check_removing",
-    stage="adversary",
-    after="test_3_check_removing_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_11_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 11."""
-    catches(lab, 11)
-
-
-@points(
-    1,
-    "check_removing",
-    stage="adversary",
-    after="test_3_check_removing_accuses_no_correct_queue",
-    why="the queue breaks one sentence of the contract",
-)
-def test_queue_12_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on queue 12."""
-    catches(lab, 12)
+def test_a_faulty_queue_is_caught(lab: LabUnderTest, number: int) -> None:
+    """The examples fail on this queue."""
+    catches(lab, number)

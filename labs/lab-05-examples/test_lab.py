@@ -3,10 +3,28 @@
 First your examples run on correct versions, which they must not accuse. Then they run on twelve faulty versions.
 """
 
+from typing import Any
+
+import pytest
+
 from mini_kv.course import points
 from mini_kv.course.labkit.fixture import LabUnderTest
 
 from .helpers import accepts_all, catches
+
+AFTER = {
+    "check_prefill": "test_1_check_prefill_accuses_no_correct_version",
+    "check_ref_counts": "test_2_check_ref_counts_accuses_no_correct_version",
+    "check_hit_rate": "test_3_check_hit_rate_accuses_no_correct_version",
+}
+"""The test of each check that has to pass before its faulty versions count."""
+
+
+def caught(name: str, number: int, check: str) -> Any:
+    """Return a faulty version as a case of a test: this check has to fail on it."""
+    why = "the version breaks one sentence of the contract"
+    return pytest.param(number, id=name, marks=points(1, check, stage="adversary", after=AFTER[check], why=why))
+
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -32,145 +50,23 @@ def test_3_check_hit_rate_accuses_no_correct_version(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(
-    1,
-    "check_prefill",
-    stage="adversary",
-    after="test_1_check_prefill_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
+@pytest.mark.parametrize(
+    "number",
+    [
+        caught("test_version_1_is_caught", 1, "check_prefill"),
+        caught("test_version_2_is_caught", 2, "check_prefill"),
+        caught("test_version_3_is_caught", 3, "check_prefill"),
+        caught("test_version_4_is_caught", 4, "check_prefill"),
+        caught("test_version_5_is_caught", 5, "check_prefill"),
+        caught("test_version_6_is_caught", 6, "check_prefill"),
+        caught("test_version_7_is_caught", 7, "check_ref_counts"),
+        caught("test_version_8_is_caught", 8, "check_ref_counts"),
+        caught("test_version_9_is_caught", 9, "check_ref_counts"),
+        caught("test_version_10_is_caught", 10, "check_hit_rate"),
+        caught("test_version_11_is_caught", 11, "check_hit_rate"),
+        caught("test_version_12_is_caught", 12, "check_hit_rate"),
+    ],
 )
-def test_version_1_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 1."""
-    catches(lab, 1)
-
-
-@points(
-    1,
-    "check_prefill",
-    stage="adversary",
-    after="test_1_check_prefill_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_2_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 2."""
-    catches(lab, 2)
-
-
-@points(
-    1,
-    "check_prefill",
-    stage="adversary",
-    after="test_1_check_prefill_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_3_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 3."""
-    catches(lab, 3)
-
-
-@points(
-    1,
-    "check_prefill",
-    stage="adversary",
-    after="test_1_check_prefill_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_4_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 4."""
-    catches(lab, 4)
-
-
-@points(
-    1,
-    "check_prefill",
-    stage="adversary",
-    after="test_1_check_prefill_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_5_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 5."""
-    catches(lab, 5)
-
-
-@points(
-    1,
-    "check_prefill",
-    stage="adversary",
-    after="test_1_check_prefill_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_6_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 6."""
-    catches(lab, 6)
-
-
-@points(
-    1,
-    "check_ref_counts",
-    stage="adversary",
-    after="test_2_check_ref_counts_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_7_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 7."""
-    catches(lab, 7)
-
-
-@points(
-    1,
-    "check_ref_counts",
-    stage="adversary",
-    after="test_2_check_ref_counts_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_8_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 8."""
-    catches(lab, 8)
-
-
-@points(
-    1,
-    "check_ref_counts",
-    stage="adversary",
-    after="test_2_check_ref_counts_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_9_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 9."""
-    catches(lab, 9)
-
-
-@points(
-    1,
-    "check_hit_rate",
-    stage="adversary",
-    after="test_3_check_hit_rate_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_10_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 10."""
-    catches(lab, 10)
-
-
-@points(
-    1,
-    "check_hit_rate",
-    stage="adversary",
-    after="test_3_check_hit_rate_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_11_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 11."""
-    catches(lab, 11)
-
-
-@points(
-    1,
-    "check_hit_rate",
-    stage="adversary",
-    after="test_3_check_hit_rate_accuses_no_correct_version",
-    why="the version breaks one sentence of the contract",
-)
-def test_version_12_is_caught(lab: LabUnderTest) -> None:
-    """The examples fail on version 12."""
-    catches(lab, 12)
+def test_a_faulty_version_is_caught(lab: LabUnderTest, number: int) -> None:
+    """The examples fail on this version."""
+    catches(lab, number)

@@ -26,6 +26,11 @@ NOTHING_EVICTED = (
 FAILS_ELSEWHERE = "the check accuses the engine's own manager, too. Mend that first: see its test above"
 
 
+def check_of(number: int) -> str:
+    """Return the check that has to accuse this suspect."""
+    return SUSPECTS[number - 1].check
+
+
 def accepts_all(lab: LabUnderTest, check: str) -> None:
     """Fail unless the check passes every correct manager and accuses a suspect."""
     alarms: list[tuple[Correct, Outcome]] = []

@@ -13,12 +13,10 @@ falcon_h1                                         full state full state ..      
 
 from collections.abc import Callable
 from re import fullmatch
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mini_kv.planning import compressed
-
-if TYPE_CHECKING:
-    from mini_kv.planning.config_json import Config
+from mini_kv.planning.config_file import Config, short
 
 MAX_LAYERS = 1_000
 KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunks"}
@@ -34,7 +32,7 @@ STATE_KINDS = {
 LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}
 
 
-def read_layers(config: "Config") -> list[str]:
+def read_layers(config: Config) -> list[str]:
     """Return the kind of each layer: full, window, chunks or state, or none for a layer without KV."""
     if config.states:
         return _layers_with_states(config)
@@ -62,7 +60,7 @@ def read_layers(config: "Config") -> list[str]:
     return kinds
 
 
-def _full_every(config: "Config") -> int | None:
+def _full_every(config: Config) -> int | None:
     """Return n if every n-th layer has full attention and the others a window, or `None` if all layers are alike."""
     if "full_every" in config.implied:
         return int(config.implied["full_every"])
@@ -74,7 +72,7 @@ def _full_every(config: "Config") -> int | None:
     return config.integer("sliding_window_pattern", at_most=MAX_LAYERS)
 
 
-def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str]:
+def _listed_layers(config: Config, types: object, num_layers: int) -> list[str]:
     if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
         raise config.error(f"layer_types is {short(types)}, it must be a list of names")
     if len(types) != num_layers:
@@ -97,7 +95,7 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     return kinds
 
 
-def _flagged_layers(config: "Config") -> list[str]:
+def _flagged_layers(config: Config) -> list[str]:
     """Return the kinds of MiMo's layers. Its list has 1 for a window, 0 for full attention."""
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     flags = config.get("hybrid_layer_pattern")
@@ -108,12 +106,12 @@ def _flagged_layers(config: "Config") -> list[str]:
     return ["window" if flag else "full" for flag in flags]
 
 
-def _block_layers(config: "Config") -> list[str]:
+def _block_layers(config: Config) -> list[str]:
     """Return Nemotron NAS's layers."""
     return ["none" if attention["no_op"] else "full" for attention in attention_of_blocks(config)]
 
 
-def _compressed_layers(config: "Config") -> list[str]:
+def _compressed_layers(config: Config) -> list[str]:
     """Return the kinds of DeepSeek-V4's layers. Its list of ratios also has the layers that draft."""
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     ratios = config.get("compress_ratios")
@@ -126,7 +124,7 @@ def _compressed_layers(config: "Config") -> list[str]:
     return compressed.kinds_of_layers(ratios[:num_layers])
 
 
-OWN_FIELDS: dict[str, Callable[["Config"], list[str]]] = {
+OWN_FIELDS: dict[str, Callable[[Config], list[str]]] = {
     "swa_num_key_value_heads": _flagged_layers,
     "block_configs": _block_layers,
     "compress_ratios": _compressed_layers,
@@ -135,7 +133,7 @@ OWN_FIELDS: dict[str, Callable[["Config"], list[str]]] = {
 NOT_MODELLED = ("replace_with_linear", "window_length", "sparsify", "num_sink_tokens")
 
 
-def attention_of_blocks(config: "Config") -> list[dict[str, Any]]:
+def attention_of_blocks(config: Config) -> list[dict[str, Any]]:
     """Return Nemotron NAS's attention in each layer: `no_op`, or the query heads per KV head, `n_heads_in_group`.
 
     Source: vLLM 0.33, `DeciLMDecoderLayer` (models/nemotron_nas.py).
@@ -160,7 +158,7 @@ def attention_of_blocks(config: "Config") -> list[dict[str, Any]]:
     return found
 
 
-def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
+def _chunked_layers(config: Config, num_layers: int) -> list[str]:
     """Return Llama 4's layers: chunks where positions are rotated, full attention where they are not."""
     rotated = config.get("no_rope_layers")
     if rotated:
@@ -171,7 +169,7 @@ def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
     return ["full" if index % every == 0 else "chunks" for index in range(1, num_layers + 1)]
 
 
-def _layers_with_states(config: "Config") -> list[str]:
+def _layers_with_states(config: Config) -> list[str]:
     """Return the kinds of the layers of a model with states in some or all."""
     layout = config.states.get("layout")
     if layout is not None:
@@ -204,7 +202,7 @@ def _layers_with_states(config: "Config") -> list[str]:
     return ["full" if index % every == 0 else "state" for index in range(1, num_layers + 1)]
 
 
-def _kimi_layers(config: "Config") -> list[str]:
+def _kimi_layers(config: Config) -> list[str]:
     """Return Kimi's layers. They are counted from 1, and each is in one of two lists."""
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     kinds: dict[int, str] = {}
@@ -218,7 +216,7 @@ def _kimi_layers(config: "Config") -> list[str]:
     return [kinds[number] for number in range(1, num_layers + 1)]
 
 
-def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[str]:
+def _indexed_layers(config: Config, indices: object, num_layers: int) -> list[str]:
     if not isinstance(indices, list) or not all(type(index) is int and 0 <= index < num_layers for index in indices):
         raise config.error(
             f"full_attn_idxs is {short(indices)}, it must be a list of layers from 0 to {num_layers - 1}"
@@ -226,7 +224,7 @@ def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[
     return ["full" if index in indices else "state" for index in range(num_layers)]
 
 
-def read_indexers(config: "Config", num_layers: int) -> list[bool]:
+def read_indexers(config: Config, num_layers: int) -> list[bool]:
     """Return whether each sparse layer has an indexer. A layer without one uses the choice of an earlier layer.
 
     Source: vLLM 0.33, `DeepseekV2MLAAttention` (models/deepseek_v2.py). It does not read `indexer_types`.
@@ -246,9 +244,3 @@ def read_indexers(config: "Config", num_layers: int) -> list[bool]:
             "indexer_types differs from what index_topk_freq or index_topk_pattern says, which vLLM reads"
         )
     return found
-
-
-def short(value: object) -> str:
-    """Return a value for an error message, cut to 40 characters."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

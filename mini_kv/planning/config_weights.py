@@ -9,13 +9,9 @@ Biases and norms are left out. A test compares the counts with transformers' mod
 Only the types in `[weights]` of `config_fields.toml` are counted.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from mini_kv.planning.config_layers import short
-
-if TYPE_CHECKING:
-    from mini_kv.planning.config_json import Config
-
+from mini_kv.planning.config_file import Config, short
 
 COUNTED = {"full", "window", "chunks", "latent", "state"}
 """The kinds of layers that mix tokens, whose weights are counted."""
@@ -31,7 +27,7 @@ class Parameters(NamedTuple):
     """Parts of the file whose parameters are not counted: of images and sounds."""
 
 
-def count_parameters(config: "Config", sizes: dict[str, Any]) -> Parameters:
+def count_parameters(config: Config, sizes: dict[str, Any]) -> Parameters:
     """Return the parameters of the decoder.
 
     Args:
@@ -64,7 +60,7 @@ def count_parameters(config: "Config", sizes: dict[str, Any]) -> Parameters:
     )
 
 
-def _rule(config: "Config") -> dict[str, Any]:
+def _rule(config: Config) -> dict[str, Any]:
     """Return the rule of the file's `model_type`. Raises `ConfigError` if there is none, or not for this file."""
     rule: dict[str, Any] | None = config.weights
     if rule is None:
@@ -82,7 +78,7 @@ def _rule(config: "Config") -> dict[str, Any]:
     return rule
 
 
-def _is_tied(config: "Config", rule: dict[str, Any]) -> bool:
+def _is_tied(config: Config, rule: dict[str, Any]) -> bool:
     """Return whether input and output share one table."""
     said = {values["tie_word_embeddings"] for values in config.levels if "tie_word_embeddings" in values}
     if not said and "tied" in rule:
@@ -92,14 +88,14 @@ def _is_tied(config: "Config", rule: dict[str, Any]) -> bool:
     return tied
 
 
-def _number(config: "Config", name: str, rule: dict[str, Any]) -> int:
+def _number(config: Config, name: str, rule: dict[str, Any]) -> int:
     """Return a number of the file, or the one that the rule has for files that leave it out."""
     if name not in config.values and name in rule:
         return int(rule[name])
     return config.integer(name)
 
 
-def _attention(config: "Config", kind: str, sizes: dict[str, Any], rule: dict[str, Any]) -> int:
+def _attention(config: Config, kind: str, sizes: dict[str, Any], rule: dict[str, Any]) -> int:
     """Return the parameters of a layer that mixes tokens."""
     hidden, heads = config.integer("hidden_size"), sizes["num_heads"]
     if kind not in COUNTED:
@@ -125,7 +121,7 @@ def _attention(config: "Config", kind: str, sizes: dict[str, Any], rule: dict[st
     return int(hidden * (2 * queries + gate + 2 * sizes["num_kv_heads"] * sizes["head_size"]))
 
 
-def _layers_with_experts(config: "Config", num_layers: int) -> int:
+def _layers_with_experts(config: Config, num_layers: int) -> int:
     """Return how many layers have experts: not the first few, not those listed, and every n-th of the others."""
     types = config.get("mlp_layer_types")
     if types is not None:
@@ -140,7 +136,7 @@ def _layers_with_experts(config: "Config", num_layers: int) -> int:
     return sum(layer >= first and layer not in dense and (layer + 1) % every == 0 for layer in range(num_layers))
 
 
-def _number_of_experts(config: "Config") -> int:
+def _number_of_experts(config: Config) -> int:
     """Return the number of experts per layer, which has several names."""
     names = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(name) is not None]
     numbers = {config.integer(name) for name in names}
@@ -149,7 +145,7 @@ def _number_of_experts(config: "Config") -> int:
     return numbers.pop()
 
 
-def _shared_width(config: "Config") -> int:
+def _shared_width(config: Config) -> int:
     """Return the width of the experts that every token uses."""
     for name in ("shared_expert_intermediate_size", "shared_intermediate_size"):
         if config.get(name):

@@ -17,7 +17,8 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.messages import listed, shown
 from mini_kv.planning import compressed
-from mini_kv.planning.config_json import LARGEST, read_config
+from mini_kv.planning.config_file import LARGEST
+from mini_kv.planning.config_json import read_config
 from mini_kv.planning.cut import on_one_card
 from mini_kv.planning.states import StateLayer
 

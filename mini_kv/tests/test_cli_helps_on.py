@@ -100,8 +100,8 @@ def test_a_kernel_has_the_hints_of_its_function(
     monkeypatch.chdir(tmp_path)
     assert main(["hint", "10", function]) == 0
     told = capsys.readouterr().out
-    hints = tomllib.loads((ROOT / "labs/lab-10/hints.toml").read_text(encoding="utf-8"))
-    assert told.splitlines()[0] == f"1. {hints[function.removesuffix('_kernel')]['levels'][0]}"
+    hints = {one.name: one.hints for one in load_lab(ROOT / "labs/lab-10").functions}
+    assert told.splitlines()[0] == f"1. {hints[function.removesuffix('_kernel')][0]}"
 
 
 # Words that nothing can be called -----------------------------------------------------------------------------------
@@ -200,25 +200,36 @@ def test_in_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
+    ("text", "problem"),
     [
-        ("lab.toml", "points = ["),
-        ("lab.toml", 'title = "x"'),
-        ("lab.toml", LAB_TOML.replace("points = 10", "points = 0")),
-        ("lab.toml", LAB_TOML.replace("points = 10", 'points = "ten"')),
-        ("hints.toml", "[prefill"),
+        ("points = [", "Invalid value (at end of document)"),
+        ('title = "x"', "minutes is missing"),
+        (LAB_TOML.partition("[[function]]")[0], "there is no [[function]]: list what the learner writes"),
+        (LAB_TOML.replace("points = 10", ""), "points is missing"),
+        (LAB_TOML.replace("points = 10", "points = 0"), "points must be a whole number, at least 1"),
+        (LAB_TOML.replace("points = 10", 'points = "ten"'), "points must be a whole number, at least 1"),
+        (LAB_TOML.replace("minutes = 20", "minuts = 20"), "there is no key 'minuts'. did you mean minutes?"),
+        (LAB_TOML.replace('needs = "C"', 'needs = "X"'), "needs is 'X': there are C, T, K"),
+        (LAB_TOML.replace("[[function]]", "[function]", 1).partition("[[")[0], "function must be written [[function]]"),
+        (LAB_TOML.replace("minutes = 5", ""), "function double: minutes is missing"),
+        (f'{LAB_TOML}hints = "Twice?"\n', "function double: hints must be a list of texts"),
+        (f'{LAB_TOML}\n[[prediction]]\nid = "cold"\n', "prediction cold: test is missing"),
+        (f'{LAB_TOML}\n[[prediction]]\ntest = "test_1_cold"\n', "prediction 1: id is missing"),
+        (
+            f'{LAB_TOML}\n[[part]]\nname = "double"\n',
+            "part double: it needs goes_to, or never with the reason, and not both",
+        ),
     ],
 )
-def test_a_file_of_the_course_that_is_broken(
-    file: str, text: str, checkout: Path, capsys: pytest.CaptureFixture[str]
+def test_a_broken_lab_toml_is_one_sentence_with_the_file_and_the_entry(
+    text: str, problem: str, checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is named, with what is wrong in it."""
-    (checkout / "labs/lab-05" / file).write_text(text, encoding="utf-8")
-    assert main(["hint", "05", "prefill"]) == 2
-    assert capsys.readouterr().err.startswith(f"mini-kv hint: {checkout / 'labs/lab-05' / file}: ")
-    if file == "lab.toml":
-        assert main(["status"]) == 2
-        assert capsys.readouterr().err.startswith(f"mini-kv status: {checkout / 'labs/lab-05' / file}: ")
+    """Each command that reads it ends with this sentence, and none with a traceback."""
+    file = checkout / "labs/lab-05/lab.toml"
+    file.write_text(text, encoding="utf-8")
+    assert [main(["hint", "05", "prefill"]), main(["predict", "05"]), main(["status"])] == [2, 2, 2]
+    said = [f"mini-kv {verb}: {file}: {problem}" for verb in ("hint", "predict", "status")]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 # Pages run no script ------------------------------------------------------------------------------------------------

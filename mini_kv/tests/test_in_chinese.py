@@ -151,9 +151,8 @@ def test_terms_are_the_glossarys():
 
 def test_the_labs_entrance_asks_what_the_lab_asks():
     """Its four questions with their answers, and its functions."""
-    questions = tomllib.loads((ROOT / "labs/lab-05/predict.toml").read_text(encoding="utf-8"))["question"]
-    assert re.findall(r"^    \*\*([\d .]+?)。\*\*", LAB, re.MULTILINE) == [question["answer"] for question in questions]
     about = tomllib.loads((ROOT / "labs/lab-05/lab.toml").read_text(encoding="utf-8"))
+    assert re.findall(r"^    \*\*([\d .]+?)。\*\*", LAB, re.MULTILINE) == [one["answer"] for one in about["prediction"]]
     assert re.findall(r"^\*\*`(.+?)`\*\*", LAB, re.MULTILINE) == [one["signature"] for one in about["function"]]
 
 
@@ -172,11 +171,12 @@ def test_whatever_the_editor_says_is_told_in_chinese():
 def test_the_labs_questions_and_hints_are_told_in_the_labs_order():
     """The same wrong answers; a level for each of the lab's."""
     told = tomllib.loads((ROOT / "book/data/zh-lab-05.toml").read_text(encoding="utf-8"))
-    lab = {name: tomllib.loads((ROOT / f"labs/lab-05/{name}.toml").read_text("utf-8")) for name in ("predict", "hints")}
-    asked = lab["predict"]["question"]
-    assert [list(question["wrong"]) for question in told["question"]] == [list(one["wrong"]) for one in asked]
+    lab = tomllib.loads((ROOT / "labs/lab-05/lab.toml").read_text(encoding="utf-8"))
+    assert [list(question["wrong"]) for question in told["question"]] == [
+        list(one["wrong"]) for one in lab["prediction"]
+    ]
     levels = {name: len(one["levels"]) for name, one in told["hints"].items()}
-    assert levels == {name: len(one["levels"]) for name, one in lab["hints"].items()}
+    assert levels == {one["name"]: len(one["hints"]) for one in lab["function"]}
 
 
 def test_a_page_and_those_that_lead_to_it_are_there_and_lead_back():

@@ -23,7 +23,7 @@ from mini_kv.course.labkit.failure import (
 from mini_kv.course.labkit.fixture import LabFailure, same
 from mini_kv.course.labkit.lab import load_lab
 from mini_kv.course.labkit.scoreboard import LabResult
-from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, ThrowawayLab
+from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, ThrowawayLab
 
 pytest_plugins = ["pytester"]
 
@@ -438,7 +438,7 @@ def test_a_test_of_several_functions_charges_the_one_at_fault(lab):
         "from mini_kv.course import points\n\n\n@points(10, 'helper')\n"
         f"def test_both(lab):\n{test}    lab.expect('twice 2', [5], lab.double([2]))\n",
     )
-    lab.write("labs/lab-77/hints.toml", "")
+    lab.write("labs/lab-77/lab.toml", f'{LAB_TOML}hints = ["Twice what?"]\n')
     message = lab.run_code(SOLUTION).message
     assert "hint: mini-kv hint 77 double" in message
 

@@ -21,7 +21,7 @@ from mini_kv.course.labkit.audit import (
 from mini_kv.course.labkit.failure import MAX_LINES, with_belief
 from mini_kv.course.labkit.lab import load_lab
 from mini_kv.course.labkit.misconception import Stored, load_stored, store
-from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, TEST_LAB, ThrowawayLab
+from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, TEST_LAB, ThrowawayLab
 
 pytestmark = pytest.mark.slow
 
@@ -428,8 +428,9 @@ def test_the_digest_changes_with_what_matters_to_a_wrong_version(pytester, monke
     lab = ThrowawayLab(pytester, monkeypatch)
     found = load_lab(lab.root / "labs/lab-77")
     digests = [digest_of_files(found)]
-    for file in ("labs/lab-77/starter.py", "labs/lab-77/README.md", "labs/lab-77/hints.toml"):
+    for file in ("labs/lab-77/starter.py", "labs/lab-77/README.md"):
         lab.write(file, "# changed\n")
+    lab.write("labs/lab-77/lab.toml", f'{LAB_TOML}hints = ["a", "b", "c"]\n\n[[prediction]]\nid = "how-many"\n')
     test_lab = found.folder / "test_lab.py"
     test_lab.write_bytes(test_lab.read_bytes().replace(b"\n", b"\r\n"))
     assert digest_of_files(found) == digests[0]

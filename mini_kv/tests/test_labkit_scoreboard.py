@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv.installer import pip
 from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, STARTER, TESTS, ThrowawayLab
 
@@ -102,6 +103,38 @@ def test_a_todo_holds_up_no_other_test(lab):
     )
     run = lab.run_code(code)
     assert run.states == {"test_1": "TODO 0/5", "test_2": "PASS 5/5"}
+
+
+CASES = '''
+import pytest
+
+from mini_kv.course import points
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(1, id="test_1_one", marks=points(4, "double")),
+        pytest.param(2, id="test_2_two", marks=points(6, "prefill", after="test_1_one")),
+    ],
+)
+def test_a_number(lab, number):
+    """A number is doubled."""
+    lab.expect("the doubles", [2 * number], lab.double([number]))
+'''
+
+
+def test_a_case_of_a_parametrized_test_has_its_id_as_its_name(lab):
+    """On the scoreboard, in `after`, and on the command line."""
+    lab.write("labs/lab-77/test_lab.py", CASES)
+    assert lab.run_code(SOLUTION).states == {"test_1_one": "PASS 4/4", "test_2_two": "PASS 6/6"}
+    wrong = lab.run_code(SOLUTION.replace("2 *", "3 *"))
+    assert wrong.states == {"test_1_one": "FAIL 0/4", "test_2_two": "WAIT 0/6"}
+    assert "test_1_one" in wrong.message
+    lab.write("mine.py", SOLUTION)
+    one = lab.run("mine.py", target="labs/lab-77/test_lab.py::test_2_two")
+    assert one.states == lab.run("mine.py", "-k", "two").states == {"test_2_two": "PASS 6/6"}
+    assert load_lab(lab.root / "labs/lab-77").tests() == ["test_1_one", "test_2_two"]
 
 
 def test_a_part_of_the_lab_is_not_the_lab(lab):

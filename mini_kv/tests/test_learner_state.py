@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.course.labkit.learner_state import LARGEST, SHAPES, VERSION, State, locked, read_state, update_state
+from mini_kv.course.labkit.learner_state import LARGEST, SHAPES, State, locked, read_state, update_state
 
 ROOT = Path(__file__).parents[2]
 RUN = {"score": 12, "best": 20, "points": 50, "source": "labs/lab-05/starter.py", "tests": {"test_1": "pass"}}
@@ -75,11 +75,9 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(OSError, match="another run has held it"), locked(tmp_path, patience_s=0.05):
-        pass
     holder.send_signal(signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
     holder.communicate(timeout=20)
-    with locked(tmp_path, patience_s=5):
+    with locked(tmp_path):
         pass
 
 
@@ -105,21 +103,17 @@ DAMAGED = {
     "deep": b"[" * 200_000,
     "deep inside": b'{"version": 1, "entries": {"lab-05": ' + b"[" * 200_000,
     "a long number": b'{"version": 1' + b"0" * 10_000 + b"}",
-    "no entries": {"version": VERSION},
-    "entries in a list": {"version": VERSION, "entries": [RUN_OF_LAB_05]},
-    "a newer version": {"version": VERSION + 1, "entries": {"lab-05": RUN_OF_LAB_05}},
-    "version zero": {"version": -1, "entries": {}},
-    "a version in words": {"version": "one", "entries": {}},
-    "a version that is true": {"version": True, "entries": {}},
-    "an entry that is a number": {"version": VERSION, "entries": {"lab-05": 5}},
-    "an entry that lacks a key": {"version": VERSION, "entries": {"lab-05": RUN}},
-    "a score in words": {"version": VERSION, "entries": {"lab-05": {**RUN_OF_LAB_05, "score": "12"}}},
-    "a score of true": {"version": VERSION, "entries": {"lab-05": {**RUN_OF_LAB_05, "best": True}}},
-    "a score below 0": {"version": VERSION, "entries": {"lab-05": {**RUN_OF_LAB_05, "best": -1}}},
-    "a score beyond all": {"version": VERSION, "entries": {"lab-05": {**RUN_OF_LAB_05, "best": LARGEST}}},
+    "no entries": {"version": 1},
+    "entries in a list": {"version": 1, "entries": [RUN_OF_LAB_05]},
+    "an entry that is a number": {"version": 1, "entries": {"lab-05": 5}},
+    "an entry that lacks a key": {"version": 1, "entries": {"lab-05": RUN}},
+    "a score in words": {"version": 1, "entries": {"lab-05": {**RUN_OF_LAB_05, "score": "12"}}},
+    "a score of true": {"version": 1, "entries": {"lab-05": {**RUN_OF_LAB_05, "best": True}}},
+    "a score below 0": {"version": 1, "entries": {"lab-05": {**RUN_OF_LAB_05, "best": -1}}},
+    "a score beyond all": {"version": 1, "entries": {"lab-05": {**RUN_OF_LAB_05, "best": LARGEST}}},
     "a score that is infinite": b'{"lab-05": {"score": Infinity}}',
-    "tests in a list": {"version": VERSION, "entries": {"lab-05": {**RUN_OF_LAB_05, "tests": ["test_1"]}}},
-    "tests of numbers": {"version": VERSION, "entries": {"lab-05": {**RUN_OF_LAB_05, "tests": {"test_1": 1}}}},
+    "tests in a list": {"version": 1, "entries": {"lab-05": {**RUN_OF_LAB_05, "tests": ["test_1"]}}},
+    "tests of numbers": {"version": 1, "entries": {"lab-05": {**RUN_OF_LAB_05, "tests": {"test_1": 1}}}},
     "an old file that is damaged": {"lab-05": 1},
 }
 
@@ -143,19 +137,6 @@ def test_a_damaged_file_is_told_of_and_kept(tmp_path: Path, shape: str) -> None:
     assert len(told) == 2
 
 
-def test_what_can_be_read_of_a_damaged_file_stays(tmp_path: Path) -> None:
-    """One entry makes no sense, the other does: it is still there, and the whole file is in the backup."""
-    content = {"version": VERSION, "entries": {"lab-04": {"best": "<b>"}, "lab-05": RUN_OF_LAB_05}}
-    write(tmp_path / "progress.json", content)
-    told: list[str] = []
-    update_state(tmp_path, "progress", lambda state: None, told.append)
-    assert read_state(tmp_path, "progress", told.append) == {"lab-05": RUN_OF_LAB_05}
-    assert [json.loads(text) for text in kept(tmp_path)] == [content]
-    assert [sentence.partition(";")[0] for sentence in told] == [
-        f"{tmp_path / 'progress.json'} is damaged: the entry 'lab-04' is invalid"
-    ]
-
-
 def test_a_file_of_the_time_before_versions_is_read(tmp_path: Path) -> None:
     """It had the entries alone; the next update writes them under a version."""
     write(tmp_path / "progress.json", {"lab-05": RUN_OF_LAB_05})
@@ -163,7 +144,7 @@ def test_a_file_of_the_time_before_versions_is_read(tmp_path: Path) -> None:
     assert read_state(tmp_path, "progress", told.append) == {"lab-05": RUN_OF_LAB_05}
     update_state(tmp_path, "progress", lambda state: None, told.append)
     written = json.loads((tmp_path / "progress.json").read_text(encoding="utf-8"))
-    assert written == {"version": VERSION, "entries": {"lab-05": RUN_OF_LAB_05}}
+    assert written == {"version": 1, "entries": {"lab-05": RUN_OF_LAB_05}}
     assert told == []
 
 

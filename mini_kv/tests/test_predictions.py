@@ -9,7 +9,7 @@ import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
-from mini_kv.course.finale.one_hour import OneHour
+from mini_kv.course.finale.divergence_demo import DivergenceDemo
 from mini_kv.course.lessons.chain import PRESETS, chain
 from mini_kv.course.lessons.curves import (
     follow_replay,
@@ -79,13 +79,13 @@ def difference_of_plans() -> str:
 
 def first_to_differ() -> str:
     """Return the first step that differs with a queue that turns the list, and what happens in it."""
-    one = OneHour("turns the list")
-    assert one.difference is not None and one.difference.its.lines[-1] == "free I: freed 12..1"
+    one = DivergenceDemo("turns the list")
+    assert one.divergence is not None and one.divergence.its.lines[-1] == "free I: freed 12..1"
     assert {what: one.first_steps[what] for what in ("the block tables", "the tokens that were found")} == {
         "the block tables": 7,
         "the tokens that were found": 11,
     }
-    return f"step {one.difference.its.number}: a request ends"
+    return f"step {one.divergence.its.number}: a request ends"
 
 
 def mirrored_or_skip() -> ModuleType:
@@ -198,9 +198,9 @@ ANSWERS = {
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "dice-in-place-of-a-model": difference_of_plans,
     "first-to-differ": first_to_differ,
-    "other-hashes": lambda: "some" if OneHour("other hashes").difference else "none",
+    "other-hashes": lambda: "some" if DivergenceDemo("other hashes").divergence else "none",
     "two-wrong-parts": lambda: str(
-        sum(one.is_right for one in OneHour("turns the list", "all or nothing").swaps().values())
+        sum(one.is_right for one in DivergenceDemo("turns the list", "all or nothing").swaps().values())
     ),
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }

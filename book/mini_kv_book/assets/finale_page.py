@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.course.finale.finale import Finale, dice_scenes
+from mini_kv.course.finale.integration import Finale, random_checks
 from mini_kv.course.labkit.lab import all_labs
 
 NUM_HOURS = 24
@@ -30,10 +30,10 @@ def run(seed: str, files: str, say: Callable[[str, str], None]) -> str:
     for lab_id, text in json.loads(files).items():
         (FOLDER / f"{lab_id}.py").write_text(text, encoding="utf-8")
     labs = all_labs(Path.cwd())
-    finale = Finale(str(FOLDER), labs, dice_scenes(int(seed), NUM_HOURS), lambda name: say(name, ""))
+    finale = Finale(str(FOLDER), labs, random_checks(int(seed), NUM_HOURS), lambda name: say(name, ""))
     acts: list[list[str]] = []
     for line in finale.lines():
         if line.startswith("Act "):
             acts.append([])
         acts[-1].append(line)
-    return json.dumps({"acts": acts, "right": finale.is_right, "played": finale.num_played, "film": finale.film})
+    return json.dumps({"acts": acts, "right": finale.is_right, "played": finale.num_played, "film": finale.story})

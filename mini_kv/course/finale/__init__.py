@@ -4,12 +4,12 @@ A method gets into the engine in three steps. lab.toml names its part and the pa
 learner's class in that field of OwnParts. assembly.py passes the field to a constructor of the engine or of attention.
 
 Reading order: `found` (the used parts of a lab, and the reasons against the others), `assembly` (their places in the
-engine), `attend` (the parts with tensors), `trial` (runs the engine, with a time limit), `blame` (finds the faulty
-part), `command` (table, text, verdict), `served` (for `mini-kv serve`), `own_manager` (runs the checks of lab-15 on a
-manager of the learner's own parts).
+engine), `attend` (the parts with tensors), `steps` (a run with a time limit, and the first step that differs), `blame`
+(finds the faulty part), `command` (table, text, verdict), `served` (for `mini-kv serve`), `own_manager` (runs the
+checks of lab-15 on a manager of the learner's own parts).
 
-For `mini-kv finale`: `steps` (a step, and the first one that differs), `dice_hour` and `prefill_hour` (rush hours
-without a model), `home_parts` and `home_hour` (with a second home for blocks), `visits` and `rush_hour` (with a model),
-`finale` (the acts), `detection` (which wrong versions of the labs the acts find), `one_hour` (an hour with changed
-parts, for the chapter and the notebook), `inside_vllm` (vLLM's engine with the learner's parts).
+For `mini-kv finale`: `random_requests`, `random_workload` and `offload_workload` (without a model), `arrivals` and
+`model_workload` (with a model), `integration` (the checks), `detection` (which wrong versions of the labs the checks
+find), `divergence_demo` (one workload on changed parts, for the chapter and the notebook), `inside_vllm` (vLLM's engine
+with the learner's parts).
 """

@@ -1,12 +1,11 @@
 """Finds the faulty part: the line of an error, and the parts that make a run right if the engine's own replace them."""
 
 from collections.abc import Collection, Mapping
-from typing import Generic, Protocol, Self, TypeVar
 
 from mini_kv.course.finale.found import Found, last_line, own_parts, short
+from mini_kv.course.finale.steps import Run
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.failure import in_words
-from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.labkit.time_limit import NoVerdictError, TookTooLongError
 
 PATIENCE_S = 3
@@ -27,40 +26,24 @@ def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str
     return [f"Your engine stopped {when}: {what}", f"  {at}"]
 
 
-class Run(Protocol):
-    """A run of an engine that can be repeated on other parts: a `Trial`, or an `Act` of the finale."""
-
-    error: BaseException | None
-    limit: float
-
-    def again(self, own: OwnParts, limit: float) -> Self:
-        """Return the same run on other parts."""
-
-    def agrees_with(self, reference: Self) -> bool:
-        """Run, and return whether it equals the other run."""
-
-
-R = TypeVar("R", bound=Run)
-
-
-class Search(Generic[R]):
+class Search:
     """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
 
     def __init__(
-        self, trial: R, reference: R, parts: Mapping[str, Found], noun: str = "the text", host: str = "mini_kv"
+        self, run: Run, reference: Run, parts: Mapping[str, Found], noun: str = "the run", host: str = "mini_kv"
     ) -> None:
         """Set the two runs and the parts by name.
 
         Args:
-            trial: the failed run.
+            run: the failed run.
             reference: the engine's own run.
             parts: the learner's parts in the failed run.
             noun: the word for what must be right.
             host: the engine whose parts replace the learner's.
         """
-        self._trial, self._reference, self._parts, self._noun, self._host = trial, reference, parts, noun, host
-        self._limit = PATIENCE_S if isinstance(trial.error, TookTooLongError) else trial.limit
-        line = last_line(trial.error, {each.source for each in parts.values()}) if trial.error is not None else None
+        self._run, self._reference, self._parts, self._noun, self._host = run, reference, parts, noun, host
+        self._limit = PATIENCE_S if isinstance(run.error, TookTooLongError) else run.limit
+        line = last_line(run.error, {each.source for each in parts.values()}) if run.error is not None else None
         self._blamed = [name for name, each in parts.items() if line and each.source == line[0]]
         """The parts of the lab whose code was running at the error."""
 
@@ -70,7 +53,7 @@ class Search(Generic[R]):
 
     def _is_right_without(self, names: Collection[str]) -> bool:
         own = own_parts(each for name, each in self._parts.items() if name not in names)
-        return self._trial.again(own, self._limit).agrees_with(self._reference)
+        return self._run.again(own, self._limit).agrees_with(self._reference)
 
     def _single_parts(self) -> list[str]:
         """Return every part whose replacement alone fixes the output. Parts of the failing lab are tried first."""

@@ -1,12 +1,12 @@
-"""Measures the finale: it plays the wrong versions of the labs, and counts those that it detects.
+"""Measures the finale: it runs the checks on the wrong versions of the labs, and counts those that they detect.
 
     python -m mini_kv.course.finale.detection                  all labs, which takes long
     python -m mini_kv.course.finale.detection lab-05 lab-06    these labs
-    python -m mini_kv.course.finale.detection --hours 6        fewer hours of each act on dice: quicker
+    python -m mini_kv.course.finale.detection --hours 6        fewer workloads per check: quicker
 
-A wrong version plays as a learner's file would, among the solutions of the other labs. It is detected if a step differs
-from the engine's. It is out of reach if its changed lines do not run in any hour, or if solutions/finale.toml has the
-reason why no run shows it.
+A wrong version is used as a learner's file would be, among the solutions of the other labs. It is detected if a step
+differs from the engine's. It is out of reach if its changed lines do not run in any workload, or if
+solutions/finale.toml has the reason why no run shows it.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from mini_kv.course.finale.blame import Search
-from mini_kv.course.finale.finale import (
+from mini_kv.course.finale.found import by_name, own_parts
+from mini_kv.course.finale.integration import (
     KERNELS,
     NUM_HOURS,
-    Scene,
-    dice_scenes,
-    hours_with_casts,
-    model_scenes,
+    Check,
+    model_checks,
+    random_checks,
+    workloads_with_parts,
 )
-from mini_kv.course.finale.found import own_parts
-from mini_kv.course.finale.steps import Act, Hour
+from mini_kv.course.finale.steps import Run, Workload
 from mini_kv.course.labkit.audit import Mutant, load_mutants
 from mini_kv.course.labkit.lab import Lab, all_labs, find_checkout
 
@@ -84,19 +84,19 @@ def _row(name: str, *cells: object) -> str:
 HEAD = _row("", "versions", "reachable", "detected", "named", "missed")
 
 
-class Jury:
-    """Plays the acts on wrong versions. The engine's own runs are made once."""
+class MutationRun:
+    """Runs the checks on wrong versions. The engine's own runs are made once."""
 
     def __init__(self, root: Path, seed: int = 0, num_hours: int = NUM_HOURS) -> None:
-        """Draw the acts. Those with a model are there if there is PyTorch."""
+        """Draw the workloads. Those with a model are there if there is PyTorch."""
         self.labs = all_labs(root)
-        self._scenes = [*dice_scenes(seed, num_hours), *(model_scenes(seed) if find_spec("torch") else ())]
-        self._references: dict[tuple[str, Hour], Act] = {}
+        self._checks = [*random_checks(seed, num_hours), *(model_checks(seed) if find_spec("torch") else ())]
+        self._references: dict[tuple[str, Workload], Run] = {}
 
-    def scenes(self, lab: Lab) -> list[Scene]:
-        """Return the acts for this lab. The act on kernels is slow, so only lab-10 plays in it."""
+    def checks(self, lab: Lab) -> list[Check]:
+        """Return the checks for this lab. The one with kernels is slow, so only lab-10 gets it."""
         kernels = lab.needs == "K"
-        return [scene for scene in self._scenes if kernels or not scene.has_model or set(KERNELS) <= {*scene.left_out}]
+        return [check for check in self._checks if kernels or not check.has_model or set(KERNELS) <= {*check.left_out}]
 
     def folder(self, base: Path, lab: Lab, text: str) -> Path:
         """Write a learner's folder: this text for one lab, and the solutions of the others."""
@@ -108,27 +108,24 @@ class Jury:
         return base
 
     def detect(self, lab: Lab, folder: Path) -> Detection | None:
-        """Play all acts until a step differs."""
-        for scene in self.scenes(lab):
-            found = scene.cast(str(folder), self.labs, folder)
-            parts = {str(each.part): each for each in found if each.value is not None}
-            if not any(each.part.lab_id == lab.lab_id for each in parts.values()):
-                continue
-            for number, (hour, cast) in enumerate(hours_with_casts(scene, parts), start=1):
-                if not any(each.part.lab_id == lab.lab_id for each in cast.values()):
+        """Run all checks until a step differs."""
+        for check in self.checks(lab):
+            all_parts = by_name(check.parts(str(folder), self.labs, folder))
+            for number, (workload, parts) in enumerate(workloads_with_parts(check, all_parts), start=1):
+                if not any(each.part.lab_id == lab.lab_id for each in parts.values()):
                     continue
-                reference = self._reference(scene, hour)
-                act = Act(hour, own_parts(cast.values()), PATIENCE_S)
-                difference = act.first_difference(reference)
-                if difference is not None:
-                    what = difference.what if act.error is None else type(act.error).__name__
-                    told = "\n".join(Search(act, reference, cast, "the run").lines())
-                    is_named = re.search(rf"^(With|  lab).*{lab.lab_id}\b", told, re.MULTILINE) is not None
-                    return Detection(f"{scene.title}, run {number}", what, is_named)
+                reference = self._reference(check, workload)
+                run = Run(workload, own_parts(parts.values()), PATIENCE_S)
+                divergence = run.first_divergence(reference)
+                if divergence is not None:
+                    what = divergence.what if run.error is None else type(run.error).__name__
+                    report = "\n".join(Search(run, reference, parts).lines())
+                    is_named = re.search(rf"^(With|  lab).*{lab.lab_id}\b", report, re.MULTILINE) is not None
+                    return Detection(f"{check.title}, run {number}", what, is_named)
         return None
 
     def lines_that_run(self, lab: Lab) -> set[int]:
-        """Return the lines of the lab's solution that run in the acts."""
+        """Return the lines of the lab's solution that run in the checks."""
         with tempfile.TemporaryDirectory() as base:
             folder = self.folder(Path(base), lab, _solution(lab))
             with_lines = Lines(folder / f"{lab.lab_id}.py")
@@ -139,10 +136,10 @@ class Jury:
                 sys.settrace(None)
         return with_lines.seen
 
-    def _reference(self, scene: Scene, hour: Hour) -> Act:
-        if (scene.title, hour) not in self._references:
-            self._references[scene.title, hour] = scene.reference(hour)
-        return self._references[scene.title, hour]
+    def _reference(self, check: Check, workload: Workload) -> Run:
+        if (check.title, workload) not in self._references:
+            self._references[check.title, workload] = check.reference(workload)
+        return self._references[check.title, workload]
 
 
 class Lines:
@@ -195,10 +192,10 @@ def out_of_reach(root: Path) -> dict[tuple[str, str], str]:
     }
 
 
-def measure(jury: Jury, lab: Lab, known: dict[tuple[str, str], str], tell: Callable[[str], None]) -> Count:
-    """Play every wrong version of a lab."""
+def measure(mutations: MutationRun, lab: Lab, known: dict[tuple[str, str], str], tell: Callable[[str], None]) -> Count:
+    """Run the checks on every wrong version of a lab."""
     count = Count(lab.lab_id)
-    right, lines = _solution(lab), jury.lines_that_run(lab)
+    right, lines = _solution(lab), mutations.lines_that_run(lab)
     for mutant in load_mutants(lab):
         if mutant.module is not None:  # the engine is wrong, not the learner
             continue
@@ -208,7 +205,7 @@ def measure(jury: Jury, lab: Lab, known: dict[tuple[str, str], str], tell: Calla
             count.reasons.setdefault(DEAD, []).append(mutant.id)
             continue
         with tempfile.TemporaryDirectory() as base:
-            detection = jury.detect(lab, jury.folder(Path(base), lab, wrong))
+            detection = mutations.detect(lab, mutations.folder(Path(base), lab, wrong))
         _note(count, mutant, detection, known.get((lab.lab_id, mutant.id)))
         tell(f"{lab.lab_id} {mutant.id}: {detection or 'not detected'}")
     return count
@@ -259,9 +256,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if lab_id not in labs:
             parser.error(f"{lab_id} has no part in the finale. These have: {', '.join(labs)}")
     chosen = [labs[lab_id] for lab_id in args.labs or labs]
-    jury = Jury(root, args.seed, args.hours)
+    mutations = MutationRun(root, args.seed, args.hours)
     known = out_of_reach(root)
-    counts = [measure(jury, lab, known, lambda line: print(line, file=sys.stderr, flush=True)) for lab in chosen]
+    counts = [measure(mutations, lab, known, lambda line: print(line, file=sys.stderr, flush=True)) for lab in chosen]
     print("\n".join(report(counts)))
     return 1 if any(count.not_named or count.stale for count in counts) else 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mini_kv.course.finale.trial import STEP_LIMIT_S
+from mini_kv.course.finale.steps import STEP_LIMIT_S
 from mini_kv.course.labkit.implementation import (
     Implementation,
     ImplementationError,
@@ -79,6 +79,11 @@ def why_not(part: LabPart, model: str, in_finale: bool = False) -> str:
 def own_parts(found: Iterable[Found]) -> OwnParts:
     """Return the values of these parts, each in the place that its `lab.toml` names."""
     return OwnParts(**{each.part.goes_to: each.value for each in found if each.value is not None})
+
+
+def by_name(found: Iterable[Found]) -> dict[str, Found]:
+    """Return the parts that are used, by name."""
+    return {str(each.part): each for each in found if each.value is not None}
 
 
 class LabFile:

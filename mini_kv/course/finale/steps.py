@@ -6,11 +6,10 @@ Two right engines may name a block by different hashes. So hashes are compared b
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.course.finale.trial import STEP_LIMIT_S, TOLERANCE, first_cause
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.labkit.time_limit import TookTooLongError, each_in_time
 from mini_kv.events.frame import Frame
@@ -18,27 +17,32 @@ from mini_kv.events.story import story
 from mini_kv.events.traced_manager import Span
 from mini_kv.viz.text import draw_state
 
+STEP_LIMIT_S = 30
+"""Seconds that an engine may compute for a step. The slowest right one needs a few."""
+TOLERANCE = 0.001
+"""Largest difference of two logits that count as equal. Sums in another order give 0.00001 after 100 tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of an engine, and its state afterwards."""
 
     number: int
-    spans: Sequence[Span]
+    spans: Sequence[Span] = ()
     """The calls to the cache."""
-    found: dict[str, int]
+    found: dict[str, int] = field(default_factory=dict)
     """The tokens that each newly admitted request found in the cache."""
-    scheduled: list[tuple[str, int]]
+    scheduled: list[tuple[str, int]] = field(default_factory=list)
     """The requests that ran, in the order of the batch, and the tokens computed for each."""
-    messages: list[str]
-    """What the scheduler tells the worker, as text."""
-    waiting: list[str]
+    messages: list[str] = field(default_factory=list)
+    """What the scheduler tells the worker, as text. Empty in a run with a model."""
+    waiting: list[str] = field(default_factory=list)
     """The waiting requests after the step, first in line first."""
-    num_preemptions: int
+    num_preemptions: int = 0
     """Preemptions since the beginning."""
-    counters: dict[str, float]
+    counters: dict[str, float] = field(default_factory=dict)
     """The counters of pool and cache that a user can read."""
-    frame: Frame
+    frame: Frame = field(default_factory=lambda: Frame((), {}, []))
     """Blocks, block tables and free queue after the step."""
     groups: list[tuple[str, ...]] = field(default_factory=list)
     """The layers of each group. Empty in a run with a model."""
@@ -59,40 +63,40 @@ class Step:
         return story(self.spans)
 
 
-class Rush(Protocol):
-    """A run of a rush hour on one engine."""
+class Engine(Protocol):
+    """An engine that runs one workload."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps until no request is left. Raises whatever the engine raises."""
 
-    def film(self) -> dict[str, Any]:
+    def story(self) -> dict[str, Any]:
         """Return the story of the pool so far, for the figure."""
 
 
-class Hour(Protocol):
-    """A rush hour: its requests, and the sizes of its engine."""
+class Workload(Protocol):
+    """Requests, and the sizes of the engine that runs them."""
 
-    def rush(self, own: OwnParts) -> Rush:
+    def engine(self, own: OwnParts) -> Engine:
         """Return an engine with these parts."""
 
 
 @dataclass(slots=True)
-class Act:
-    """One run of a rush hour: its steps, and its error."""
+class Run:
+    """One run of a workload: its steps, and its error."""
 
-    hour: Hour
+    workload: Workload
     own: OwnParts = field(default_factory=OwnParts)
     limit: float = STEP_LIMIT_S
     """Seconds that a step may compute. The first one includes the building of the engine."""
     steps: list[Step] = field(default_factory=list)
     error: BaseException | None = None
-    rush: Rush | None = None
+    engine: Engine | None = None
     each_step: Callable[[int], None] = lambda number: None
     """Is told the number of each step that was made."""
 
-    def again(self, own: OwnParts, limit: float) -> "Act":
-        """Return a run of the same rush hour on other parts."""
-        return Act(self.hour, own, limit)
+    def again(self, own: OwnParts, limit: float) -> Self:
+        """Return a run of the same workload on other parts."""
+        return type(self)(self.workload, own, limit)
 
     def run(self) -> Generator[Step, None, None]:
         """Yield the steps, and end at an error."""
@@ -105,19 +109,29 @@ class Act:
             self.error = first_cause(error)
 
     def _steps(self) -> Iterator[Step]:
-        self.rush = self.hour.rush(self.own)
-        yield from self.rush.steps()
+        if self.engine is None:
+            self.engine = self.workload.engine(self.own)
+        yield from self.engine.steps()
 
-    def played(self) -> "Act":
-        """Run to the end without a time limit, and return the act. For the engine's own parts: an error is raised."""
+    def complete(self) -> Self:
+        """Run to the end without a time limit, and return the run. For the engine's own parts: an error is raised."""
         self.steps += self._steps()
         return self
 
-    def agrees_with(self, reference: "Act") -> bool:
-        """Run until a step differs from the other run's. Return whether none differs."""
-        return self.first_difference(reference) is None
+    @property
+    def answers(self) -> dict[str, list[int]]:
+        """The tokens of each request, from all steps."""
+        answers: dict[str, list[int]] = {}
+        for step in self.steps:
+            for name, token_ids in step.token_ids.items():
+                answers.setdefault(name, []).extend(token_ids)
+        return answers
 
-    def first_difference(self, reference: "Act") -> "Difference | None":
+    def agrees_with(self, reference: "Run") -> bool:
+        """Run until a step differs from the other run's. Return whether none differs."""
+        return self.first_divergence(reference) is None
+
+    def first_divergence(self, reference: "Run") -> "Divergence | None":
         """Run until a step differs from the other run's, and return both steps."""
         hashes, twins = Numbering(), Numbering()
         with closing(self.run()) as run:
@@ -126,9 +140,9 @@ class Act:
                 if not what and hashes.of(step) != twins.of(its):
                     what = "the cached blocks"
                 if what:
-                    return Difference(what, step, its)
+                    return Divergence(what, step, its)
         if self.error is not None or len(self.steps) < len(reference.steps):
-            return Difference("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
+            return Divergence("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
         return None
 
 
@@ -172,7 +186,7 @@ COMPARED = (
 
 
 def differing(step: Step, its: Step) -> str:
-    """Return what differs between two steps, or an empty string. `Act.first_difference` compares the block hashes."""
+    """Return what differs between two steps, or an empty string. `Run.first_divergence` compares the block hashes."""
     for compared in COMPARED:
         if compared.of(step) != compared.of(its):
             return compared.noun
@@ -183,7 +197,7 @@ def differing(step: Step, its: Step) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Divergence:
     """The first step that differs."""
 
     what: str
@@ -209,7 +223,7 @@ DRAWN = ("the references", "the block tables", "the free queue")
 """What the drawing of a step shows already."""
 
 
-def told(output: SchedulerOutput) -> list[str]:
+def plan_lines(output: SchedulerOutput) -> list[str]:
     """Return what a plan tells the worker, one line per request. New blocks that are none may be told in two ways."""
     lines = [
         f"{new.request_id}: computed {new.num_computed_tokens}, tokens {list(new.token_ids)}, blocks {new.block_ids}"
@@ -234,3 +248,20 @@ def found_by(spans: Sequence[Span], scheduled: Sequence[tuple[str, int]]) -> dic
 def names_of(requests: Sequence[Request]) -> list[str]:
     """Return the ids of these requests."""
     return [request.request_id for request in requests]
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error that made a step fail, if `error` was raised while the step's requests were being aborted.
+
+    Python keeps the first error as the context of the later one. A context that the learner's code caught itself never
+    reached the engine's loop, so it is not the cause.
+    """
+    while error.__context__ is not None and _reached_the_loop(error.__context__):
+        error = error.__context__
+    return error
+
+
+def _reached_the_loop(error: BaseException) -> bool:
+    """Return whether the frame that caught the error belongs to `LLMEngine`."""
+    trace = error.__traceback__
+    return trace is not None and trace.tb_frame.f_globals["__name__"] == "mini_kv.engine.llm_engine"

@@ -1,4 +1,4 @@
-"""A small server on simulated time, whose defences are passed in: the target of the attacks of lab-16.
+"""A small server on simulated time, whose defences are passed in: the target of a lab's attacks.
 
     prompt --derive_namespace, encode_extra_keys, hash_block--> block hashes --> pool, in memory
                                                                             --> second home, a folder of files

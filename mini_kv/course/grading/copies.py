@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_kv.course.labkit.lab import Lab
+from mini_kv.course.labkit.lab import Lab, tests_in
 
 FALSE = (
     'lab.expect("the result", 3, 5)',
@@ -27,9 +27,9 @@ class Copy:
     """The names of the tests in a copy."""
 
     names: dict[str, str]
-    """The lab's name of each function, by its name in the copy. Both begin with the same number."""
+    """The lab's name of each test, by its name in the copy. Both begin with the same number."""
     canaries: frozenset[str]
-    """The functions that no code can pass, by their names in the copy."""
+    """The tests that no code can pass, by their names in the copy."""
 
     def in_words(self, text: str) -> str:
         """Return a text with the lab's names in place of the copy's."""
@@ -53,7 +53,7 @@ def with_canaries(text: str, dice: random.Random) -> tuple[str, Copy]:
     lines = text.splitlines()
     tests = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_"]
     sources = {test.name: "\n".join(lines[_first_line(test) - 1 : test.end_lineno]) for test in tests}
-    renamed = {name: _new_name(name, dice) for name in sources}
+    renamed = {name: _new_name(name, dice) for name in {*sources, *tests_in(text)}}
     after: dict[str, list[str]] = {name: [] for name in sources}
     canaries = {}
     for number, line in enumerate(FALSE):

@@ -282,7 +282,7 @@ class _Ran:
             self.doubts += [f"it changed other functions: {', '.join(fields)[:200]}"] if fields else []
             return
         name, *rest = fields
-        if name.partition("[")[0] not in self.copy.canaries:
+        if name not in self.copy.canaries:
             name = self.copy.in_words(name)
         if kind == "collected":
             points, function, stage = rest
@@ -298,10 +298,10 @@ def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
         return {}
     forecasts, hints, runs = (page.get(name) for name in ("forecasts", "hints", "runs"))
     given = forecasts if isinstance(forecasts, dict) else {}
-    asked = [question for question in lab.course_file("predict.toml")["question"] if given.get(question["id"])]
+    asked = [question for question in lab.predictions if given.get(question.id)]
     used = hints.values() if isinstance(hints, dict) else []
     return {
-        "foreseen": sum(is_right(question, str(given[question["id"]])) for question in asked),
+        "foreseen": sum(is_right(question, str(given[question.id])) for question in asked),
         "asked": len(asked),
         "hints": sum(map(_counted, used)),
         "runs": _counted(runs),

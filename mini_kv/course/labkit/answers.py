@@ -1,8 +1,8 @@
 """Compares a learner's answer with the right one, in any spelling."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+
+from mini_kv.course.labkit.lab import Prediction
 
 
 def plain(answer: str) -> str:
@@ -10,6 +10,6 @@ def plain(answer: str) -> str:
     return " ".join(re.sub(r"[\[\](),%]|tokens?|blocks?|percent", " ", answer.lower()).split())
 
 
-def is_right(question: Mapping[str, Any], answer: str) -> bool:
+def is_right(question: Prediction, answer: str) -> bool:
     """Return whether this is the question's answer."""
-    return plain(answer) == plain(question["answer"])
+    return plain(answer) == plain(question.answer)

@@ -46,8 +46,10 @@ from mini_kv.messages import did_you_mean, shown
 
 _SEEDS = (0, 40, 80, 120, 160)
 """Values of LAB_SEED. A random test tries 40 seeds from each."""
-_NOT_PLAYED = ("starter.py", "fingerprints.json", "hints.toml", "predict.toml", "README.md", "NOTES.md")
+_NOT_PLAYED = ("starter.py", "fingerprints.json", "README.md", "NOTES.md")
 """Files of a lab that have no influence on a wrong version's results. The learner edits the first one."""
+_FOR_READERS = ("prediction", "chapter", "says", "picture")
+"""Keys of a `lab.toml` that have none, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +222,28 @@ def _functions(text: str) -> Iterator[tuple[str, ast.FunctionDef]]:
 def digest_of_files(lab: Lab) -> str:
     """Return a digest of the lab's tests, helpers, pristine starter, solutions and mutants, and of its `lab.toml`.
 
-    It is the same whether a checkout ends lines with LF or CRLF.
+    It is the same whether a checkout ends lines with LF or CRLF, and whatever the hints and predictions are.
     """
     texts = sorted(
-        (f"{file.parent.parent.name}/{file.name}", file.read_bytes().replace(b"\r\n", b"\n"))
+        (f"{file.parent.parent.name}/{file.name}", _played(file))
         for file in [*lab.folder.iterdir(), *lab.solutions.iterdir(), lab.pristine_starter]
         if file.is_file() and file.name not in _NOT_PLAYED
     )
     return hashlib.sha256(repr(texts).encode()).hexdigest()
+
+
+def _played(file: Path) -> bytes:
+    """Return the content of a file that can change a wrong version's results."""
+    content = file.read_bytes().replace(b"\r\n", b"\n")
+    if file.name != "lab.toml":
+        return content
+    values = tomllib.loads(content.decode())
+    for name in _FOR_READERS:
+        values.pop(name, None)
+    for function in values.get("function", ()):
+        function.pop("hints", None)
+        function.pop("also", None)
+    return repr(values).encode()
 
 
 def sample_of(lab: Lab, mutants: Sequence[Mutant], seed: str) -> list[Mutant]:
@@ -358,19 +374,20 @@ def _audit_generated(audit: Audit) -> None:
 
 def _audit_learner_files(audit: Audit) -> None:
     """Check that every function has three hints, and that the lab has three questions or more about existing tests."""
-    hints = tomllib.loads((audit.lab.folder / "hints.toml").read_text(encoding="utf-8"))
     for function in audit.lab.functions:
-        if len(hints.get(function.name, {}).get("levels", ())) != 3:
-            audit.findings.append(f"hints.toml: {function.name} needs three levels")
-    questions = tomllib.loads((audit.lab.folder / "predict.toml").read_text(encoding="utf-8"))["question"]
-    tests = set(_signatures(audit.lab.folder / "test_lab.py"))
-    for question in questions:
-        if question["test"] not in tests:
-            audit.findings.append(f"predict.toml: {question['id']} is about {question['test']}, which does not exist")
-    if len(questions) < 3:
-        audit.findings.append("predict.toml: fewer than three questions")
-    if not (audit.lab.lesson and audit.lab.question):
-        audit.findings.append("lab.toml: no lesson, or no question to take away")
+        if len(function.hints) != 3:
+            audit.findings.append(f"lab.toml: function {function.name}: {len(function.hints)} hints, it needs three")
+    tests = audit.lab.tests()
+    for question in audit.lab.predictions:
+        if question.test not in tests:
+            near = did_you_mean(question.test, tests)
+            about = f"prediction {question.id} is about {question.test}, which does not exist. {near}"
+            audit.findings.append(f"lab.toml: {about}".strip())
+    if len(audit.lab.predictions) < 3:
+        audit.findings.append("lab.toml: fewer than three predictions")
+    for name in ("lesson", "question", "chapter", "says"):
+        if not getattr(audit.lab, name):
+            audit.findings.append(f"lab.toml: {name} is missing")
 
 
 def _audit_decoration(audit: Audit) -> None:

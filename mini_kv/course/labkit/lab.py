@@ -1,18 +1,22 @@
 """A lab: a folder `labs/lab-NN`, or `lab-NN-further` for its continuation, with a `lab.toml`."""
 
+import ast
 import importlib.util
 import os
 import pkgutil
 import re
 import tomllib
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.installer import install
-from mini_kv.messages import choices, shown
+from mini_kv.messages import choices, did_you_mean, shown
+
+Entry = TypeVar("Entry")
 
 NEEDS = {
     "C": "the standard library and pytest",
@@ -36,6 +40,24 @@ class LabFunction:
     minutes: int
     vllm: str
     """Symbol and file of the equivalent in vLLM."""
+    hints: tuple[str, ...] = ()
+    """Three, each plainer: a question, the idea, the step in words."""
+    also: tuple[str, ...] = ()
+    """Other names under which a learner may ask for the hints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A question that the learner answers before running the lab."""
+
+    id: str
+    test: str
+    """The test that shows the answer."""
+    ask: str
+    answer: str
+    why: str
+    wrong: dict[str, str] = field(default_factory=dict)
+    """By wrong answer, the condition under which it would be right."""
 
 
 _PLACES = tuple(place.name for place in fields(OwnParts))
@@ -66,11 +88,11 @@ class LabPart:
 
     def __post_init__(self) -> None:
         if bool(self.goes_to) == bool(self.never):
-            raise ValueError(f"part {self.name} needs goes_to, or never with the reason, and not both")
+            raise ValueError("it needs goes_to, or never with the reason, and not both")
         if self.goes_to and self.goes_to not in _PLACES:
-            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {choices(self.goes_to, _PLACES)}")
+            raise ValueError(f"goes_to is {self.goes_to!r}: {choices(self.goes_to, _PLACES)}")
         if self.only_for and self.only_for not in NOT_FOR:
-            raise ValueError(f"part {self.name} is only for {self.only_for!r}: there are {', '.join(NOT_FOR)}")
+            raise ValueError(f"only_for is {self.only_for!r}: there are {', '.join(NOT_FOR)}")
 
     def __str__(self) -> str:
         return f"{self.lab_id} {self.name}"
@@ -96,15 +118,22 @@ class Lab:
     prerequisites: tuple[str, ...]
     points: int
     """Points of all tests together."""
-    lesson: str
-    """The lesson of the lab in a sentence, shown after full marks."""
-    question: str
-    """A further question, asked after full marks."""
     functions: tuple[LabFunction, ...]
-    engine: str | None
+    lesson: str = ""
+    """The lesson of the lab in a sentence, shown after full marks."""
+    question: str = ""
+    """A further question, asked after full marks."""
+    engine: str | None = None
     """Module of the engine that has the same functions, or `None` if none has."""
     parts: tuple[LabPart, ...] = ()
     """The lab's classes and functions that the engine can use in place of its own."""
+    predictions: tuple[Prediction, ...] = ()
+    chapter: str = ""
+    """The book's chapter that it belongs to: a file's name without its suffix."""
+    says: str = ""
+    """One sentence for the list of the labs."""
+    picture: str = ""
+    """A scenario's name and a step, for the list. Empty: the chapter's picture."""
     questions: str = ""
     """The maker of its questions about the learner's own run, or nothing."""
     loaded_in: str = ""
@@ -170,13 +199,9 @@ class Lab:
             return []
         return [f.name for f in self.functions if not re.search(rf"\b{f.name.rpartition('.')[2]}\b", text)]
 
-    def course_file(self, name: str) -> dict[str, Any]:
-        """Return the content of one of the lab's TOML files. Raises a `ValueError` that names the file."""
-        file = self.folder / name
-        try:
-            return tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{file}: {error}") from error
+    def tests(self) -> list[str]:
+        """Return the names of the lab's tests in order."""
+        return tests_in((self.folder / "test_lab.py").read_text(encoding="utf-8"))
 
     @property
     def solutions(self) -> Path:
@@ -190,25 +215,65 @@ def _context(name: str) -> AbstractContextManager[None]:
 
 
 def load_lab(folder: Path) -> Lab:
-    """Return the lab in `folder`. Raises `ValueError` that names the file for an invalid `lab.toml`."""
+    """Return the lab in `folder`. Raises `ValueError` for an invalid `lab.toml`, with the file and the entry."""
     file = folder / "lab.toml"
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
-        values["functions"] = tuple(LabFunction(**function) for function in values.pop("function"))
-        values["parts"] = tuple(_read_part(folder.name, part) for part in values.pop("part", ()))
-        values["prerequisites"] = tuple(values["prerequisites"])
-        for name in ("minutes", "difficulty", "points"):
-            if type(values[name]) is not int or values[name] < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1")
-        optional = {"engine": None, "lesson": "", "question": ""}
-        return Lab(lab_id=folder.name, folder=folder, **optional | values)
-    except (OSError, TypeError, KeyError, ValueError) as error:
+        functions = _entries(LabFunction, values, "function")
+        parts = _entries(LabPart, values, "part", lab_id=folder.name)
+        predictions = _entries(Prediction, values, "prediction")
+        lists = {"functions": functions, "parts": parts, "predictions": predictions}
+        lab = _entry(Lab, values, "", lab_id=folder.name, folder=folder, **lists)
+        if not functions:
+            raise ValueError("there is no [[function]]: list what the learner writes")
+        if lab.needs not in NEEDS:
+            raise ValueError(f"needs is {lab.needs!r}: there are {', '.join(NEEDS)}")
+    except (OSError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error
+    return lab
 
 
-def _read_part(lab_id: str, values: dict[str, Any]) -> LabPart:
-    methods, calls = (tuple(values.pop(name, ())) for name in ("methods", "calls"))
-    return LabPart(lab_id, methods=methods, calls=calls, **values)
+def _entries(kind: type[Entry], values: dict[str, Any], name: str, **given: Any) -> tuple[Entry, ...]:
+    """Take the tables of this name out of the file's values. Return an entry for each."""
+    tables = values.pop(name, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ValueError(f"{name} must be written [[{name}]]")
+    titles = [table.get("name", table.get("id", number)) for number, table in enumerate(tables, 1)]
+    return tuple(_entry(kind, table, f"{name} {title}: ", **given) for table, title in zip(tables, titles, strict=True))
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("a text", lambda value: isinstance(value, str)),
+    int: ("a whole number, at least 1", lambda value: type(value) is int and value >= 1),
+    tuple[str, ...]: ("a list of texts", lambda value: isinstance(value, list) and _are_texts(value)),
+    dict[str, str]: ("a table of texts", lambda value: isinstance(value, dict) and _are_texts(value.values())),
+}
+_KINDS[str | None] = _KINDS[str]
+"""The types of the entries' fields: how an error calls each, and whether a value of the file fits."""
+
+
+def _entry(kind: type[Entry], values: dict[str, Any], where: str, **given: Any) -> Entry:
+    """Return an entry of these values. Raises `ValueError`, which begins with `where`, for a wrong key or type."""
+    known = {place.name: place for place in fields(kind) if place.name not in given}  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{where}there is no key {name!r}. {did_you_mean(name, list(known))}".rstrip())
+    for name, place in known.items():
+        is_optional = place.default is not MISSING or place.default_factory is not MISSING
+        if name not in values and not is_optional:
+            raise ValueError(f"{where}{name} is missing")
+        words, fits = _KINDS[place.type]
+        if name in values and not fits(values[name]):
+            raise ValueError(f"{where}{name} must be {words}")
+    taken = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    try:
+        return kind(**taken, **given)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
 
 
 class UnknownLabError(ValueError):
@@ -266,6 +331,18 @@ def run_command(lab: Lab) -> str:
     """Return the command that runs the learner's own file, in the syntax of this machine's shell."""
     folder = relative(lab.folder)
     return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
+
+
+def tests_in(text: str) -> list[str]:
+    """Return the names of the tests in a test file in order. A case of a parametrized test has its id as its name."""
+    names: list[str] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            cases = [one for one in node.decorator_list if "parametrize" in ast.unparse(one).partition("(")[0]]
+            inside = [part.value for case in cases for part in ast.walk(case) if isinstance(part, ast.Constant)]
+            ids = [text for text in inside if isinstance(text, str) and text.startswith("test_")]
+            names += ids if cases else [node.name]
+    return list(dict.fromkeys(names))  # `after=` in a case repeats an earlier name
 
 
 def is_lab_test(path: Path) -> bool:

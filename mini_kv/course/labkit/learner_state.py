@@ -1,23 +1,19 @@
-"""The learner's files in `.mini_kv/`, which git ignores: their schema, their lock, and the repair of a damaged one.
+"""The learner's files in `.mini_kv/`, which git ignores: JSON, each a dict of entries.
 
     update_state(folder, "hints", change)      read, change and write, with other runs locked out
     read_state(folder, "hints")                only look
 
-Neither function raises an error for a damaged file. Both print one sentence about it and use the readable entries.
+Neither function raises an error for a damaged file. Both print one sentence about it.
 """
 
-import errno
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
-
-VERSION = 1
-"""Version of the files. A file without one was written before versions existed, and contains only the entries."""
+from typing import Any
 
 SHAPES: dict[str, Any] = {
     "progress": {"score": int, "best": int, "points": int, "source": str, "tests": {...: str}, "when": str},
@@ -28,8 +24,6 @@ SHAPES: dict[str, Any] = {
 """The shape of an entry of each file. `...` matches any key. Unlisted keys are accepted."""
 LARGEST = 1_000_000
 """Upper limit of every count in these files."""
-PATIENCE_S = 10
-"""Seconds to wait for the lock. Other runs hold it for milliseconds."""
 
 State = dict[str, Any]
 Tell = Callable[[str], object]
@@ -41,69 +35,50 @@ def on_stderr(sentence: str) -> None:
 
 
 def read_state(folder: Path, name: str, tell: Tell = on_stderr) -> State:
-    """Return the valid entries under that name. The disk is unchanged."""
-    entries, problem = _read(_file(folder, name))
-    if problem:
-        tell(f"{problem}; it is not changed")
-    return entries
+    """Return the entries under that name, or none if the file is damaged. The disk is unchanged."""
+    try:
+        return _read(folder / f"{name}.json")
+    except ValueError as error:
+        tell(f"{error}; it is not changed")
+        return {}
 
 
 def update_state(folder: Path, name: str, change: Callable[[State], object], tell: Tell = on_stderr) -> State:
     """Apply `change` to the entries under that name, write them and return them.
 
-    Runs that do this at the same time take turns. A damaged file is first moved to the folder `backup`, and the
-    readable entries are kept. If the folder is not writable, the changed entries are still returned.
+    Runs that do this at the same time take turns. A damaged file is first moved to the folder `backup`. If the folder
+    is not writable, the changed entries are still returned.
     """
-    file = _file(folder, name)
+    file = folder / f"{name}.json"
+    entries: State = {}
     try:
         folder.mkdir(exist_ok=True)
         with locked(folder):
-            entries, problem = _read(file)
+            try:
+                entries = _read(file)
+            except ValueError as error:
+                aside = backup_path(folder, file.name)
+                file.replace(aside)
+                tell(f"{error}; it is kept as {aside}")
             change(entries)
-            if problem:
-                tell(f"{problem}; it is kept as {_put_aside(folder, file)}")
-            _write(file, entries)
+            write_whole(file, json.dumps({"version": 1, "entries": entries}, indent=2, sort_keys=True) + "\n")
     except OSError as error:
         tell(f"no progress can be saved: {error.filename or folder}: {error.strerror}")
-        entries, _ = _read(file)
+        with suppress(ValueError):
+            entries = _read(file)
         change(entries)
     return entries
 
 
 @contextmanager
-def locked(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold the folder's lock. Raises `OSError` if that is not possible. Without locks in the system do nothing."""
-    path = folder / "lock"
-    with path.open("ab") as file:
-        deadline = time.monotonic() + patience_s
-        while not _take_lock(file):
-            if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, f"another run has held it for {patience_s} s", str(path))
-            time.sleep(0.005)
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock. A system without such locks has none: the last of two runs wins."""
+    with (folder / "lock").open("ab") as file:
+        with suppress(ImportError, OSError):  # Windows, a browser's Python, some network drives
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield  # closing the file gives the lock back, and so does the end of the process
-
-
-def _take_lock(file: IO[bytes]) -> bool:
-    """Lock the file, or return False because another process holds it."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    try:
-        import fcntl
-    except ImportError:  # a browser's Python: one process, so nothing to wait for
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network drives have no locks
-        return True
-    return True
 
 
 def backup_path(folder: Path, name: str) -> Path:
@@ -119,44 +94,27 @@ def backup_path(folder: Path, name: str) -> Path:
     return path
 
 
-def _put_aside(folder: Path, file: Path) -> Path:
-    aside = backup_path(folder, file.name)
-    file.replace(aside)
-    return aside
-
-
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.json"
-
-
-def _read(file: Path) -> tuple[State, str]:
-    """Return the valid entries, and the error in the file, if there is one."""
+def _read(file: Path) -> State:
+    """Return the entries of a file, or none if it is missing. Raises `ValueError` if it is damaged."""
     try:
         if file.exists() and not file.is_file():
-            return {}, f"{file} is not a file"
-        content = json.loads(file.read_text(encoding="utf-8"))
+            raise ValueError(f"{file} is not a file")
+        text = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        return {}, ""
+        return {}
     except OSError as error:
-        return {}, f"{file} cannot be read: {error.strerror or error}"
+        raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError):
-        return {}, f"{file} is damaged: it is not JSON"
-    return _entries(file, content)
-
-
-def _entries(file: Path, content: Any) -> tuple[State, str]:
-    """Return the valid entries of a file's content, and the errors of the others."""
-    if not isinstance(content, dict):
-        return {}, f"{file} is damaged: it is not a JSON object"
-    version = content.get("version", 0)
-    if type(version) is not int or not 0 <= version <= VERSION:
-        return {}, f"{file} is of version {str(version)[:20]}, and this mini_kv reads up to {VERSION}"
-    entries = content.get("entries") if version else content
+        raise ValueError(f"{file} is damaged: it is not JSON") from None
+    entries = content.get("entries", content) if isinstance(content, dict) else None
     if not isinstance(entries, dict):
-        return {}, f"{file} is damaged: it has no entries"
-    good = {key: entry for key, entry in entries.items() if _fits(entry, SHAPES[file.stem])}
-    wrong = [key for key in entries if key not in good]
-    return good, f"{file} is damaged: the entry {wrong[0][:40]!r} is invalid" if wrong else ""
+        raise ValueError(f"{file} is damaged: it has no entries")
+    wrong = [key for key, entry in entries.items() if not _fits(entry, SHAPES[file.stem])]
+    if wrong:
+        raise ValueError(f"{file} is damaged: the entry {wrong[0][:40]!r} is invalid")
+    return entries
 
 
 def _fits(value: Any, shape: Any) -> bool:
@@ -170,10 +128,6 @@ def _fits(value: Any, shape: Any) -> bool:
     if ... in shape:
         return all(_fits(each, shape[...]) for each in value.values())
     return all(key in value and _fits(value[key], its_shape) for key, its_shape in shape.items())
-
-
-def _write(file: Path, entries: State) -> None:
-    write_whole(file, json.dumps({"version": VERSION, "entries": entries}, indent=2, sort_keys=True) + "\n")
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -10,7 +10,7 @@ reads only the question.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mini_kv.course.labkit.lab import Lab
@@ -50,12 +50,26 @@ def _fingerprint_file(lab: Lab) -> Path:
 def load_stored(lab: Lab) -> Stored:
     """Return what the audit has stored, or nothing if it never has."""
     file = _fingerprint_file(lab)
-    return Stored(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Stored()
+    if not file.is_file():
+        return Stored()
+    values = json.loads(file.read_text(encoding="utf-8"))
+    texts = values["texts"]
+    beliefs = {
+        function: {digest: texts[number] for digest, number in known.items()}
+        for function, known in values["beliefs"].items()
+    }
+    return Stored(values["digest"], beliefs)
 
 
 def store(lab: Lab, stored: Stored) -> None:
-    """Write the lab's `fingerprints.json`."""
-    text = json.dumps(asdict(stored), indent=2, sort_keys=True, ensure_ascii=False)
+    """Write the lab's `fingerprints.json`: each text once, and its number for each digest."""
+    texts = sorted({text for known in stored.beliefs.values() for text in known.values()})
+    beliefs = {
+        function: {digest: texts.index(text) for digest, text in known.items()}
+        for function, known in stored.beliefs.items()
+    }
+    values = {"digest": stored.digest, "texts": texts, "beliefs": beliefs}
+    text = json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False)
     _fingerprint_file(lab).write_text(text + "\n", encoding="utf-8")
 
 

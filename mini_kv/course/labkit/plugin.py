@@ -157,6 +157,18 @@ def pytest_report_header() -> str:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Give each case of a lab's parametrized test its id as its name: on the scoreboard and on the command line."""
+    found = yield
+    if isinstance(found, list) and is_lab_test(collector.path):
+        for item in found:
+            if hasattr(item, "callspec"):
+                item.name = item.callspec.id
+                item._nodeid = f"{collector.nodeid}::{item.name}"
+    return found
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Find the code to run in each lab, and start every lab test at 0 points."""

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from mini_kv.course.grading.handins import find_handins
+from mini_kv.course.labkit.lab import all_labs, place_of
 
 ROOT = Path(__file__).parents[3]
 PHONE = {"width": 390, "height": 844, "has_touch": True}
@@ -224,8 +225,9 @@ def test_starter_then_solution(show, lab):
     shown = "\n".join(brief(page))
     assert all(words in shown for words in ("  PASSED", "  In vLLM 0.33:", "  To take away: "))  # as in the terminal
     links = [link.get_attribute("href") for link in page.locator(".brief a").all()]
-    later = lab[:6] if lab.endswith("-examples") else f"lab-{int(lab[4:6]) + 1:02}"  # examples come before their lab
-    assert links == ([f"../{later}/"] if lab != "lab-16" else [])
+    labs = all_labs(ROOT)
+    later = [one.lab_id for one in labs if place_of(one.lab_id) > place_of(lab) and not one.is_further]
+    assert links == [f"../{lab_id}/" for lab_id in later[:1]]
 
 
 def test_who_has_passed_is_led_on(show):
@@ -366,7 +368,7 @@ def test_a_failure_is_a_card(show):
     assert card.locator("button").all_inner_texts() == ["A hint for prefill", "Step through it"]
     assert not page.locator(".brief").is_visible()
     button(page, "A hint for prefill").click()
-    assert page.locator(".panel li").all_inner_texts() == toml("labs/lab-05/hints.toml")["prefill"]["levels"][:1]
+    assert page.locator(".panel li").all_inner_texts() == toml("labs/lab-05/lab.toml")["function"][0]["hints"][:1]
 
 
 def test_a_belief_is_the_title_of_the_card(show):
@@ -651,7 +653,7 @@ def test_every_prediction_is_judged_as_in_the_terminal(show):
     """Right, right in other words, and each wrong answer with what would have to be true."""
     page = show()
     button(page, "Questions 0 of 4").click()
-    for question in toml("labs/lab-05/predict.toml")["question"]:
+    for question in toml("labs/lab-05/lab.toml")["prediction"]:
         field = page.get_by_label(question["ask"], exact=True)
         verdict = page.locator(".question", has=field).locator(".verdict")
         for answer in (question["answer"], f" [{question['answer']}]  Blocks"):
@@ -665,7 +667,7 @@ def test_every_prediction_is_judged_as_in_the_terminal(show):
     assert button(page, "Questions 4 of 4").is_visible()
 
 
-FORECASTS = toml("labs/lab-05/predict.toml")["question"]
+FORECASTS = toml("labs/lab-05/lab.toml")["prediction"]
 
 
 def test_a_run_shows_its_result_at_once_and_asks_beside_it(show):
@@ -757,7 +759,7 @@ def test_a_failures_hint_line_gives_the_hint(show):
     run(page, text)
     open_terminal(page)
     button(page, "mini-kv hint 05 prefill").click()
-    levels = toml("labs/lab-05/hints.toml")["prefill"]["levels"]
+    levels = toml("labs/lab-05/lab.toml")["function"][0]["hints"]
     assert page.locator(".panel li").all_inner_texts() == levels[:1]
     button(page, "Next hint (2 of 3)").click()
     button(page, "Next hint (3 of 3)").click()

@@ -1,7 +1,6 @@
 """lab-04's `fast_hash.py`: two blocks with one xxh3 hash, what a cache makes of them, and where the engine refuses."""
 
 import shutil
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from mini_kv.core.block import BlockHash
 from mini_kv.core.block_hash import HashFunction, hash_block_tokens, sha256, xxh3_128
 from mini_kv.core.request import Request
 from mini_kv.course.labkit.implementation import load_file
+from mini_kv.course.labkit.lab import load_lab
 
 LAB = Path(__file__).resolve().parents[3] / "labs" / "lab-04"
 fast_hash = load_file(LAB / "fast_hash.py")
@@ -43,9 +43,8 @@ def test_one_pair_shares_128_bits():
 
 
 def test_the_forecast_is_what_the_cache_does():
-    """The question of predict.toml: 8 tokens of Q's are hit, though 4 of them follow another block."""
-    questions = tomllib.loads((LAB / "predict.toml").read_text(encoding="utf-8"))["question"]
-    answers = {question["id"]: question["answer"] for question in questions}
+    """The prediction of lab.toml: 8 tokens of Q's are hit, though 4 of them follow another block."""
+    answers = {question.id: question.answer for question in load_lab(LAB).predictions}
     taken = {name: fast_hash.tokens_taken_of_q(block_hash, getattr(fast_hash, name)) for name in ("xxh3_64", "sha256")}
     assert taken == {"xxh3_64": int(answers["sixty-four-bits"]), "sha256": 0} == {"xxh3_64": 8, "sha256": 0}
     assert [fast_hash.tokens_taken_of_wide_q(name) for name in ("xxh3_128", "sha256")] == [32, 0]

@@ -78,7 +78,7 @@ def test_the_queues_that_are_foreseen_are_those_that_the_story_measures():
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "step"]
     queues = [ast.literal_eval(call.args[1]) for call in calls]
-    asked = [q for q in lab.course_file("predict.toml")["question"] if q["test"] == "test_8_the_queue_after_each_step"]
-    assert [question["id"] for question in asked] == [f"step-{number}" for number in (2, 3, 4, 5, 7, 8)]
+    asked = [question for question in lab.predictions if question.test == "test_8_the_queue_after_each_step"]
+    assert [question.id for question in asked] == [f"step-{number}" for number in (2, 3, 4, 5, 7, 8)]
     for question in asked:
-        assert question["answer"] == " ".join(map(str, queues[int(question["id"].removeprefix("step-")) - 1]))
+        assert question.answer == " ".join(map(str, queues[int(question.id.removeprefix("step-")) - 1]))

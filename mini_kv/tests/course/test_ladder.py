@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,8 @@ def torch():
 
 
 def answers() -> dict[str, str]:
-    """Return what predict.toml says, by question."""
-    questions = tomllib.loads((LAB.folder / "predict.toml").read_text("utf-8"))["question"]
-    return {question["id"]: question["answer"] for question in questions}
+    """Return the answers to the lab's predictions, by question."""
+    return {question.id: question.answer for question in LAB.predictions}
 
 
 def load_mutant(name: str, folder: Path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini_kv.course.finale.detection import Count, Jury, changed_lines, main, measure, out_of_reach, report
+from mini_kv.course.finale.detection import Count, MutationRun, changed_lines, main, measure, out_of_reach, report
 from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.tests.course.attempts import FOLDER, Attempt, all_attempts
 from mini_kv.tests.engine.test_own_engine import LABS, REPOSITORY
@@ -50,7 +50,7 @@ def test_the_table_adds_up_and_lists_what_is_not_detected():
 @pytest.mark.slow
 def test_all_wrong_versions_of_lab_05_are_detected_and_named():
     told: list[str] = []
-    jury = Jury(REPOSITORY, num_hours=12)
+    jury = MutationRun(REPOSITORY, num_hours=12)
     count = measure(jury, next(lab for lab in LABS if lab.lab_id == "lab-05"), {}, told.append)
     assert (count.num_all, len(count.detected), count.not_named, count.missed) == (31, 31, [], [])
     assert told[0].startswith("lab-05 never-looks: Detection(where='Prompts without a scheduler, run 1'")
@@ -58,7 +58,7 @@ def test_all_wrong_versions_of_lab_05_are_detected_and_named():
 
 @pytest.fixture(scope="module")
 def jury():
-    return Jury(REPOSITORY)
+    return MutationRun(REPOSITORY)
 
 
 def test_twenty_wrong_versions_were_written_blind_and_all_but_one_are_in_reach():

@@ -14,12 +14,12 @@ import pytest
 from mini_kv.cli import main
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.course.finale.blame import Search
-from mini_kv.course.finale.dice_hour import DiceHour, dice_hours
-from mini_kv.course.finale.finale import WINDOWS, Finale, dice_scenes, model_scenes
 from mini_kv.course.finale.found import Found, last_line, own_parts, short
-from mini_kv.course.finale.home_hour import HomeHour
-from mini_kv.course.finale.rush_hour import ModelHour
-from mini_kv.course.finale.steps import Act
+from mini_kv.course.finale.integration import WINDOWS, Finale, model_checks, random_checks
+from mini_kv.course.finale.model_workload import ModelWorkload
+from mini_kv.course.finale.offload_workload import OffloadWorkload
+from mini_kv.course.finale.random_workload import RandomWorkload, random_workloads
+from mini_kv.course.finale.steps import Run
 from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
@@ -41,13 +41,13 @@ def in_the_repository(monkeypatch):
 
 def finale_of(folder, num_hours=60):
     """Return the acts on dice with the parts of a folder."""
-    finale = Finale(str(folder), LABS, dice_scenes(0, num_hours))
+    finale = Finale(str(folder), LABS, random_checks(0, num_hours))
     return finale, "\n".join(finale.lines())
 
 
 def until_the_first_fault(folder):
     """Return what is said of the first act that is wrong, or nothing if all acts on dice are right."""
-    finale = Finale(str(folder), LABS, dice_scenes(0, 18))
+    finale = Finale(str(folder), LABS, random_checks(0, 18))
     lines: list[str] = []
     for line in finale.lines():
         if line.startswith("Act "):
@@ -74,19 +74,19 @@ def solution(lab_id):
 
 def test_hours_on_dice_meet_what_an_engine_meets():
     counts: Counter[str] = Counter()
-    for hour in [*dice_hours(0, 20), *dice_hours(0, 20, WINDOWS)]:
-        act = Act(hour).played()
+    for workload in [*random_workloads(0, 20), *random_workloads(0, 20, WINDOWS)]:
+        run = Run(workload).complete()
         ids = [
-            name for step in act.steps for line in step.messages for name in [line.split(":")[0]] if "tokens [" in line
+            name for step in run.steps for line in step.messages for name in [line.split(":")[0]] if "tokens [" in line
         ]
         counts["ids that come again"] += len(ids) > len(set(ids))
-        counts["hits"] += sum(bool(found) for step in act.steps for found in step.found.values())
-        counts["preemptions"] += act.steps[-1].num_preemptions
-        counts["waits"] += sum(len(step.waiting) for step in act.steps)
-        edges = [edge for step in act.steps for span in step.spans for edge in span.edges]
+        counts["hits"] += sum(bool(found) for step in run.steps for found in step.found.values())
+        counts["preemptions"] += run.steps[-1].num_preemptions
+        counts["waits"] += sum(len(step.waiting) for step in run.steps)
+        edges = [edge for step in run.steps for span in step.spans for edge in span.edges]
         counts.update(edge.kind for edge in edges)
-        assert not act.steps[-1].frame.tables
-        assert len(act.steps[-1].frame.free_order) == len(act.steps[-1].frame.blocks) - 1
+        assert not run.steps[-1].frame.tables
+        assert len(run.steps[-1].frame.free_order) == len(run.steps[-1].frame.blocks) - 1
     kinds = (EdgeKind.EVICTED, EdgeKind.REVIVED, EdgeKind.SHARED, EdgeKind.UNSHARED)
     for what in ("ids that come again", "hits", "preemptions", "waits", *kinds):
         assert counts[what] >= 30, what
@@ -95,15 +95,15 @@ def test_hours_on_dice_meet_what_an_engine_meets():
 
 @pytest.mark.parametrize("windows", [False, True])
 def test_the_hour_of_the_model_shares_and_preempts_and_leaves_nothing_behind(windows):
-    act = Act(ModelHour(windows=windows, num_blocks=106 if windows else 43)).played()
-    assert act.steps[-1].num_preemptions > 0
-    assert sum(sum(step.found.values()) for step in act.steps) > 800
-    assert not act.steps[-1].frame.tables
+    run = Run(ModelWorkload(windows=windows, num_blocks=106 if windows else 43)).complete()
+    assert run.steps[-1].num_preemptions > 0
+    assert sum(sum(step.found.values()) for step in run.steps) > 800
+    assert not run.steps[-1].frame.tables
 
 
-@pytest.mark.parametrize("kind", [DiceHour, ModelHour])
+@pytest.mark.parametrize("kind", [RandomWorkload, ModelWorkload])
 def test_the_same_seed_makes_the_same_hour_and_another_seed_another_one(kind):
-    one, other = Act(kind(0)).played(), Act(kind(1)).played()
+    one, other = Run(kind(0)).complete(), Run(kind(1)).complete()
     assert one.again(one.own, one.limit).agrees_with(one)
     assert not one.again(one.own, one.limit).agrees_with(other)
 
@@ -134,7 +134,7 @@ def test_without_torch_the_acts_on_dice_are_played_and_the_others_are_named(tmp_
     assert finale.is_right
     assert told.count("Act ") == 7
     assert told.endswith(f"The acts with a model need PyTorch: {pip()} install torch\nAll 7 acts are right.")
-    assert finale.film is not None and finale.film["title"] == "An hour on dice, seed 0"
+    assert finale.story is not None and finale.story["title"] == "An hour on dice, seed 0"
 
 
 def test_the_acts_on_dice_play_where_torch_cannot_be_imported(tmp_path):
@@ -204,13 +204,13 @@ def with_counts(found, calls):
     return replace(found, value=counted(value, str(part), calls))
 
 
-def calls_in(scenes):
+def calls_in(checks):
     """Play the first hours of these acts with the solutions. Return the calls of each part, method and function."""
     calls: Counter[str] = Counter()
-    for scene in scenes:
-        found = [with_counts(each, calls) for each in scene.cast("solution", LABS, REPOSITORY) if each.value]
-        for hour in scene.hours[:3]:
-            assert Act(hour, own_parts(found)).played().error is None
+    for check in checks:
+        found = [with_counts(each, calls) for each in check.parts("solution", LABS, REPOSITORY) if each.value]
+        for workload in check.workloads[:3]:
+            assert Run(workload, own_parts(found)).complete().error is None
     return calls
 
 
@@ -230,7 +230,7 @@ def without_a_place(labs):
 
 def test_each_part_and_method_is_called_in_an_act_or_listed_as_not_played():
     labs = [lab for lab in LABS if lab.needs == "C"]
-    silent = never_called(labs, calls_in(dice_scenes(0, 9)))
+    silent = never_called(labs, calls_in(random_checks(0, 9)))
     assert silent == {"lab-02 FreeKVCacheBlockQueue.append", "lab-02 FreeKVCacheBlockQueue.popleft"}
     assert silent <= without_a_place(labs)
 
@@ -238,7 +238,7 @@ def test_each_part_and_method_is_called_in_an_act_or_listed_as_not_played():
 @pytest.mark.slow
 def test_each_function_on_tensors_is_called_in_an_act_with_a_model():
     labs = [lab for lab in LABS if lab.needs == "T"]
-    assert never_called(labs, calls_in(model_scenes(0)[:2])) == set()
+    assert never_called(labs, calls_in(model_checks(0)[:2])) == set()
 
 
 # Wrong parts.
@@ -254,8 +254,8 @@ def test_each_act_plays_an_hour_however_few_there_are(num_hours, tmp_path):
 
 
 def test_an_act_without_an_hour_is_not_played_and_not_right(tmp_path):
-    scene = replace(dice_scenes(0, 3)[0], hours=[])
-    finale = Finale(str(folder_of(tmp_path, *ON_DICE)), LABS, [scene])
+    check = replace(random_checks(0, 3)[0], workloads=[])
+    finale = Finale(str(folder_of(tmp_path, *ON_DICE)), LABS, [check])
     assert "Not played: it has no hour." in list(finale.lines())
     assert (finale.num_played, finale.num_equal) == (0, 0)
 
@@ -308,34 +308,34 @@ class NeverUpdates(Scheduler):
 
 @pytest.mark.parametrize("endless", [NeverBuilt, NeverAdds, NeverPlans, NeverUpdates])
 def test_a_part_that_never_returns_is_ended_at_its_line_and_named(endless):
-    hour = DiceHour(0)
+    workload = RandomWorkload(0)
     found = Found(LabPart("lab-11", "Scheduler", "scheduler"), endless, __file__)
-    act = Act(hour, OwnParts(scheduler=endless), limit=0.2)
-    reference = Act(hour).played()
-    difference = act.first_difference(reference)
-    assert difference is not None and difference.what == "it ends early"
-    assert isinstance(act.error, TookTooLongError)
-    line = last_line(act.error, {__file__})
+    run = Run(workload, OwnParts(scheduler=endless), limit=0.2)
+    reference = Run(workload).complete()
+    divergence = run.first_divergence(reference)
+    assert divergence is not None and divergence.what == "it ends early"
+    assert isinstance(run.error, TookTooLongError)
+    line = last_line(run.error, {__file__})
     assert line is not None and line[2] in ("while True:", "pass", "try:", "continue")
-    told = Search(act, reference, {"lab-11 Scheduler": found}, "the run").lines()
+    told = Search(run, reference, {"lab-11 Scheduler": found}).lines()
     assert told == [f"With lab-11 Scheduler from mini_kv the run is right: {short(__file__)}:1"]
 
 
 def test_what_the_comparison_computes_is_not_counted_as_a_step():
-    act = Act(DiceHour(0), limit=0.2)
-    for _ in act.run():
-        if len(act.steps) < 4:
+    run = Run(RandomWorkload(0), limit=0.2)
+    for _ in run.run():
+        if len(run.steps) < 4:
             end = time.process_time() + 0.3
             while time.process_time() < end:
                 pass
-    assert act.error is None
+    assert run.error is None
 
 
 def test_who_watches_is_told_of_each_run_and_of_each_step_with_a_model(tmp_path):
     folder = folder_of(tmp_path, *PURE)
     told: list[str] = []
-    scenes = [dice_scenes(0, 6)[0], replace(model_scenes(0)[3], hours=[ModelHour(num_visits=1)])]
-    assert list(Finale(str(folder), LABS, scenes, told.append).lines())[-1] == "All 2 acts are right."
+    checks = [random_checks(0, 6)[0], replace(model_checks(0)[3], workloads=[ModelWorkload(num_requests=1)])]
+    assert list(Finale(str(folder), LABS, checks, told.append).lines())[-1] == "All 2 acts are right."
     assert told[:3] == ["Act 1, run 1", "Act 1, run 2", "Act 2, run 1"]
     assert told[3:] == [f"Act 2, run 1, step {number + 1}" for number in range(len(told) - 3)]
 
@@ -442,8 +442,8 @@ def test_a_softmax_without_its_maximum_is_wrong_only_where_scores_are_large(tmp_
     lab = next(lab for lab in LABS if lab.lab_id == "lab-09")
     wrong = next(mutant for mutant in load_mutants(lab) if mutant.id == "no-maximum").apply(solution("lab-09"))
     (tmp_path / "lab-09.py").write_text(wrong, encoding="utf-8")
-    scenes = [scene for scene in model_scenes(0) if scene.title in ("A model", "A model with large scores")]
-    finale = Finale(str(tmp_path), LABS, scenes)
+    checks = [check for check in model_checks(0) if check.title in ("A model", "A model with large scores")]
+    finale = Finale(str(tmp_path), LABS, checks)
     told = "\n".join(finale.lines())
     assert (finale.num_played, finale.num_equal) == (2, 1)
     assert "the same cache, batches, words and logits as mini_kv's." in told.partition("Act 2.")[0]
@@ -455,7 +455,7 @@ def test_a_softmax_without_its_maximum_is_wrong_only_where_scores_are_large(tmp_
 
 def test_before_the_first_lab_no_act_is_played(tmp_path):
     finale, told = finale_of(tmp_path, num_hours=3)
-    assert (finale.num_played, finale.is_right, finale.film) == (0, True, None)
+    assert (finale.num_played, finale.is_right, finale.story) == (0, True, None)
     assert told.count("Not played: no part is yours.") == 7
     assert told.endswith("No part is yours yet. Begin with a lab: mini-kv run 01")
 
@@ -482,7 +482,9 @@ def test_a_film_that_cannot_be_written_is_refused_before_the_first_act(capsys, t
 
 
 def test_contents_go_down_to_the_second_home_and_come_up_again():
-    lines = [line for seed in range(20) for step in Act(HomeHour(seed)).played().steps for line in step.messages]
+    lines = [
+        line for seed in range(20) for step in Run(OffloadWorkload(seed)).complete().steps for line in step.messages
+    ]
     for what in ("goes down: True", "goes down: False", "leased: b", "leased: None", "released: yes", "ValueError"):
         assert sum(what in line for line in lines) >= 30, what
 
@@ -499,14 +501,14 @@ def test_contents_that_promote_moves_down_in_another_order_are_a_difference(tmp_
     old = "for key, payload in going_down:"
     assert solution("lab-14").count(old) == 1
     (tmp_path / "lab-14.py").write_text(solution("lab-14").replace(old, "for key, payload in reversed(going_down):"))
-    scene = next(scene for scene in dice_scenes(0) if scene.title == "Prompts, and a second home")
-    told = "\n".join(Finale(str(tmp_path), LABS, [scene]).lines())
+    check = next(check for check in random_checks(0) if check.title == "Prompts, and a second home")
+    told = "\n".join(Finale(str(tmp_path), LABS, [check]).lines())
     assert "differs: the second home." in told
     assert "With lab-14 promote from mini_kv the run is right" in told
 
 
 def test_the_acts_have_other_hours_with_another_seed():
-    first, second = ([scene.hours for scene in [*dice_scenes(seed), *model_scenes(seed)]] for seed in (0, 1))
+    first, second = ([check.workloads for check in [*random_checks(seed), *model_checks(seed)]] for seed in (0, 1))
     assert all(not set(a) & set(b) for a, b in zip(first, second, strict=True))
 
 

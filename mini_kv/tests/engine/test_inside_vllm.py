@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.course.finale.finale import Finale
 from mini_kv.course.finale.inside_vllm import VARIABLE
-from mini_kv.course.finale.inside_vllm.acts import recorded_scene
 from mini_kv.course.finale.inside_vllm.recorded import read, write
-from mini_kv.course.finale.steps import Act
+from mini_kv.course.finale.inside_vllm.vllm_checks import recorded_check
+from mini_kv.course.finale.integration import Finale
+from mini_kv.course.finale.steps import Run
 from mini_kv.tests.engine.test_own_engine import LABS, REPOSITORY, SOLUTIONS, folder_of, spoil
 
 IN_CORE = ["lab-02", "lab-03", "lab-04", "lab-06", "lab-07", "lab-11"]
@@ -23,7 +23,7 @@ def in_the_repository(monkeypatch):
 
 
 def beside_the_recorded_run(folder):
-    finale = Finale(str(folder), LABS, [recorded_scene()])
+    finale = Finale(str(folder), LABS, [recorded_check()])
     return "\n".join(finale.lines())
 
 
@@ -31,23 +31,23 @@ def beside_the_recorded_run(folder):
 
 
 def test_the_recorded_run_of_vllm_shares_preempts_and_leaves_nothing_behind():
-    version, seed, act = read()
-    assert (version, seed, len(act.steps)) == ("0.32.0", 0, 114)
-    assert act.steps[-1].num_preemptions == 11
-    assert sum(sum(step.found.values()) for step in act.steps) == 512
-    assert not act.steps[-1].frame.tables
+    version, seed, run = read()
+    assert (version, seed, len(run.steps)) == ("0.32.0", 0, 114)
+    assert run.steps[-1].num_preemptions == 11
+    assert sum(sum(step.found.values()) for step in run.steps) == 512
+    assert not run.steps[-1].frame.tables
 
 
 def test_mini_kv_makes_each_step_of_the_recorded_run():
     _, _, recorded = read()
-    act = Act(recorded.hour)
-    assert act.first_difference(recorded) is None
-    assert len(act.steps) == 114
+    run = Run(recorded.workload)
+    assert run.first_divergence(recorded) is None
+    assert len(run.steps) == 114
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path):
     _, _, recorded = read()
-    ours = Act(recorded.hour).played()
+    ours = Run(recorded.workload).complete()
     write(ours, "0.32.0", 0, tmp_path / "ours.json")
     _, _, again = read(tmp_path / "ours.json")
     assert again.steps == recorded.steps

@@ -5,6 +5,7 @@
 // can be found. How far it is filled says how many of its tokens are there. A narrow picture has small cards without words.
 
 import { allRows } from "./beats.js";
+import { draw, make } from "./elements.js";
 import { Gestures } from "./gestures.js";
 import { tokensIn } from "./model.js";
 import { asText, fill } from "./words.js";
@@ -24,40 +25,9 @@ import { asText, fill } from "./words.js";
  * @typedef {{g: SVGElement, look: string, x?: number, y?: number, inside?: Inside}} Card
  * @typedef {{base: SVGElement, level: SVGElement, tag: SVGElement, ref: SVGElement, tagText: SVGElement,
  *   text: SVGElement, hue: SVGElement, ring: SVGElement | null, tagged: string}} Inside
- * @typedef {Record<string, string | number>} Attributes
  */
 
 // ---- Pieces ---------------------------------------------------------------------------------------------------------
-
-const SVG = "http://www.w3.org/2000/svg";
-
-/**
- * An HTML element.
- * @template {keyof HTMLElementTagNameMap} T
- * @param {T} tag
- * @param {Attributes} attributes
- * @param {...(Node | string)} children
- */
-export function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
-  element.append(...children);
-  return element;
-}
-
-/**
- * An SVG element.
- * @template {keyof SVGElementTagNameMap} T
- * @param {T} tag
- * @param {Attributes} attributes
- * @param {...(Node | string)} children
- */
-export function draw(tag, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
-  element.append(...children);
-  return element;
-}
 
 /** @type {(element: SVGElement, x: number, y: number) => void} */
 const move = (element, x, y) => {

@@ -1,7 +1,7 @@
 // What moves beside the cards: a name that falls, a name that is stamped, the light around a revived block, a copy on its
 // way, the walk of a lookup. Each says one thing, and leaves nothing behind.
 
-import { draw } from "./draw.js";
+import { draw } from "./elements.js";
 
 /** @typedef {{g: SVGElement, x: number, y: number}} Placed */
 

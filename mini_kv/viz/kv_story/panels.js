@@ -1,6 +1,7 @@
 // What stands beside the picture, in words: the caption, one block looked at, the index, who waits, the legend.
 
-import { draw, inLife, LOUDEST, make, sign, stateWords } from "./draw.js";
+import { inLife, LOUDEST, sign, stateWords } from "./draw.js";
+import { draw, make } from "./elements.js";
 import { tokensIn } from "./model.js";
 import { asText, fill } from "./words.js";
 

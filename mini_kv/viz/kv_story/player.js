@@ -10,7 +10,8 @@
 // step has an address: #step=4, or #figure=2&step=4 for another figure than the first.
 
 import { beatsOf } from "./beats.js";
-import { draw, make, Picture } from "./draw.js";
+import { Picture } from "./draw.js";
+import { draw, make } from "./elements.js";
 import { STRIDE } from "./gestures.js";
 import { decode, differing, drawText, idRuns, StoryError } from "./model.js";
 import { blockPanel, bubbles, caption, indexList, key, legend, waitingList } from "./panels.js";

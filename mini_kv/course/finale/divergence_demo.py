@@ -1,11 +1,11 @@
-"""One rush hour on dice with changed parts, for the chapter and the notebook on the finale. Imports no torch.
+"""One random workload on changed parts, for the chapter and the notebook on the finale. Imports no torch.
 
-    one = OneHour("turns the list")     plays the hour until a step differs from the engine's own run
-    print(one.report)                   what the finale prints about it
-    one.sides()                         both runs up to that step, as two stories
-    one.swaps()                         the hour again, each time with one part from the engine
+    demo = DivergenceDemo("turns the list")     runs the workload until a step differs from the engine's own run
+    print(demo.report)                          what the finale prints about it
+    demo.sides()                                both runs up to that step, as two stories
+    demo.swaps()                                the workload again, each time with one part from the engine
 
-Four parts play. Those that are not changed are the engine's own.
+Four parts can be changed. Those that are not changed are the engine's own.
 """
 
 import html
@@ -20,16 +20,16 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.course.finale.blame import Search
-from mini_kv.course.finale.dice_hour import DiceHour
-from mini_kv.course.finale.found import Found, own_parts
-from mini_kv.course.finale.steps import COMPARED, Act
+from mini_kv.course.finale.found import Found, by_name, own_parts
+from mini_kv.course.finale.random_workload import RandomWorkload
+from mini_kv.course.finale.steps import COMPARED, Run
 from mini_kv.course.given.correct_managers import other_hashes
 from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
 
-HOUR = DiceHour(454)
-"""An hour of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
+WORKLOAD = RandomWorkload(454)
+"""One of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
 
 
 class Changed(NamedTuple):
@@ -52,17 +52,17 @@ OWN: dict[str, tuple[str, Any]] = {
     "full_attention": ("lab-07", FullAttentionManager),
     "scheduler": ("lab-11", Scheduler),
 }
-"""The lab and the engine's part of each place in this hour."""
+"""The lab and the engine's part of each place in this workload."""
 
 
-def cast(names: Collection[str]) -> dict[str, Found]:
+def parts_with(names: Collection[str]) -> dict[str, Found]:
     """Return the four parts, with these changes. Raises `ValueError` with the known names for an unknown one."""
     unknown = [name for name in names if name not in CHANGED]
     if unknown:
         raise ValueError(f"no part {unknown[0]!r}; there are: {', '.join(CHANGED)}")
     values = {place: part for place, (_, part) in OWN.items()} | dict(CHANGED[name] for name in names)
     found = [_found(LabPart(lab, own.__name__, place), values[place]) for place, (lab, own) in OWN.items()]
-    return {str(each.part): each for each in found}
+    return by_name(found)
 
 
 def _found(part: LabPart, value: Any) -> Found:
@@ -70,9 +70,9 @@ def _found(part: LabPart, value: Any) -> Found:
 
 
 @cache
-def engines_run() -> Act:
-    """Return the hour on the engine's own parts, played to the end."""
-    return Act(HOUR).played()
+def engines_run() -> Run:
+    """Return the run of the engine's own parts, to the end."""
+    return Run(WORKLOAD).complete()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +90,29 @@ class Swapped:
         return f"<table>{rows}</table><p><b>{html.escape(self.sentence)}</b></p>"
 
 
-class OneHour:
-    """The hour on some changed parts, until a step differs from the engine's own run."""
+class DivergenceDemo:
+    """A run on some changed parts, until a step differs from the engine's own run."""
 
     def __init__(self, *names: str) -> None:
-        """Play. `names`: keys of `CHANGED`. Raises `ValueError` for an unknown one."""
-        self.names, self.parts = names, cast(names)
+        """Run. `names`: keys of `CHANGED`. Raises `ValueError` for an unknown one."""
+        self.names, self.parts = names, parts_with(names)
         self.reference = engines_run()
-        self.act = Act(HOUR, own_parts(self.parts.values()))
-        self.difference = self.act.first_difference(self.reference)
+        self.run = Run(WORKLOAD, own_parts(self.parts.values()))
+        self.divergence = self.run.first_divergence(self.reference)
 
     @property
     def report(self) -> str:
-        """What the finale prints about the hour: both sides of the first step that differs, and the part at fault."""
-        if self.difference is None:
-            return f"{len(self.act.steps)} steps: the same cache, batches and tokens as mini_kv's."
-        blame = Search(self.act, self.reference, self.parts, "the run").lines()
-        return "\n".join([*self.difference.lines("mini_kv"), "", *blame])
+        """What the finale prints about the run: both sides of the first step that differs, and the part at fault."""
+        if self.divergence is None:
+            return f"{len(self.run.steps)} steps: the same cache, batches and tokens as mini_kv's."
+        blame = Search(self.run, self.reference, self.parts).lines()
+        return "\n".join([*self.divergence.lines("mini_kv"), "", *blame])
 
     @property
     def first_steps(self) -> dict[str, int]:
         """The first step in which each thing differs, if both runs go on to the end."""
         first: dict[str, int] = {}
-        ended = Act(HOUR, self.act.own).played()
+        ended = Run(WORKLOAD, self.run.own).complete()
         for mine, its in zip(ended.steps, self.reference.steps, strict=False):
             for compared in COMPARED:
                 if compared.of(mine) != compared.of(its):
@@ -121,9 +121,9 @@ class OneHour:
 
     def sides(self, more: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the engine's run and the learner's as stories, `more` steps beyond the first that differs."""
-        step = self.difference.its.number if self.difference else len(self.reference.steps)
+        step = self.divergence.its.number if self.divergence else len(self.reference.steps)
         until = partial(_story, step + more, step)
-        return until(OwnParts(), "The engine's parts"), until(self.act.own, f"Changed: {', '.join(self.names)}")
+        return until(OwnParts(), "The engine's parts"), until(self.run.own, f"Changed: {', '.join(self.names)}")
 
     def swaps(self) -> dict[str, Swapped]:
         """Return the comparison for each replaced part. The first has none replaced."""
@@ -131,42 +131,33 @@ class OneHour:
 
     def _swapped(self, replaced: str | None) -> Swapped:
         found = {name: each for name, each in self.parts.items() if name != replaced}
-        act = self.act.again(own_parts(found.values()), self.act.limit)
-        difference = act.first_difference(self.reference)
+        run = self.run.again(own_parts(found.values()), self.run.limit)
+        divergence = run.first_divergence(self.reference)
         owners = {name: "mini_kv" if name == replaced else "yours" for name in self.parts}
-        if difference is None:
-            return Swapped(f"{len(act.steps)} steps, all equal to the engine's.", owners, True)
-        return Swapped(f"Step {difference.its.number} differs: {difference.what}.", owners, False)
+        if divergence is None:
+            return Swapped(f"{len(run.steps)} steps, all equal to the engine's.", owners, True)
+        return Swapped(f"Step {divergence.its.number} differs: {divergence.what}.", owners, False)
 
 
 def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
     """Return the first `last` steps as a story that opens at the step `opened`."""
-    rush = HOUR.rush(own)
-    for step in rush.steps():
+    engine = WORKLOAD.engine(own)
+    for step in engine.steps():
         if step.number == last:
             break
-    return {**rush.film(), "title": title, "at": opened}
+    return {**engine.story(), "title": title, "at": opened}
 
 
-def engines_hour() -> dict[str, Any]:
-    """Return the whole hour on the engine's own parts, as a story."""
+def engines_story() -> dict[str, Any]:
+    """Return the whole run of the engine's own parts, as a story."""
     return _story(len(engines_run().steps), 7, OwnParts(), "An hour on dice")
 
 
 def engines_side() -> dict[str, Any]:
-    """Return the engine's side of the hour in which a queue turns the list, up to the first hit that is lost."""
-    return OneHour("turns the list").sides(more=6)[0]
+    """Return the engine's side of the run in which a queue turns the list, up to the first hit that is lost."""
+    return DivergenceDemo("turns the list").sides(more=6)[0]
 
 
 def learners_side() -> dict[str, Any]:
     """Return the learner's side of the same steps."""
-    return OneHour("turns the list").sides(more=6)[1]
-
-
-def answers(act: Act) -> dict[str, list[int]]:
-    """Return the tokens of each request, from all steps."""
-    said: dict[str, list[int]] = {}
-    for step in act.steps:
-        for name, token_ids in step.token_ids.items():
-            said.setdefault(name, []).extend(token_ids)
-    return said
+    return DivergenceDemo("turns the list").sides(more=6)[1]

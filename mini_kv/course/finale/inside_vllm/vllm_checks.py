@@ -1,12 +1,12 @@
-"""The acts inside vLLM, and the act beside its recorded run."""
+"""The checks inside vLLM, and the check beside its recorded run."""
 
 from dataclasses import fields
 from functools import cache
 
-from mini_kv.course.finale.finale import KERNELS, ON_DICE, TENSORS, Scene
 from mini_kv.course.finale.inside_vllm.recorded import read, requests_of
-from mini_kv.course.finale.inside_vllm.vllm_hour import VllmHour
-from mini_kv.course.finale.steps import Act, Hour
+from mini_kv.course.finale.inside_vllm.vllm_workload import VllmWorkload
+from mini_kv.course.finale.integration import KERNELS, ON_DICE, TENSORS, Check
+from mini_kv.course.finale.steps import Run, Workload
 from mini_kv.course.labkit.learner_parts import OwnParts
 
 IN_VLLM = ("queue", "index", "full_attention")
@@ -15,18 +15,18 @@ RECORDED_SEED = 0
 COMPARED = "cache, batches and words"
 
 
-def vllm_scenes(seed: int) -> list[Scene]:
-    """Return the acts on vLLM's engine. They are compared with vLLM without any part from the labs."""
+def vllm_checks(seed: int) -> list[Check]:
+    """Return the checks on vLLM's engine. They are compared with vLLM without any part from the labs."""
     requests = requests_of(seed)
-    inside, above = VllmHour(requests, "parts"), VllmHour(requests, "orders")
+    inside, above = VllmWorkload(requests, "parts"), VllmWorkload(requests, "orders")
 
     @cache
-    def alone(_: Hour) -> Act:
-        return Act(inside).played()
+    def alone(_: Workload) -> Run:
+        return Run(inside).complete()
 
     others = [place.name for place in fields(OwnParts) if place.name not in IN_VLLM]
     return [
-        Scene(
+        Check(
             "vLLM's scheduler and cache, on your queue, index and lookup",
             [inside],
             "one group",
@@ -37,7 +37,7 @@ def vllm_scenes(seed: int) -> list[Scene]:
             host="vLLM",
             own="vLLM",
         ),
-        Scene(
+        Check(
             "vLLM's model, under your scheduler and cache",
             [above],
             "one group",
@@ -50,16 +50,16 @@ def vllm_scenes(seed: int) -> list[Scene]:
     ]
 
 
-def recorded_scene() -> Scene:
-    """Return the act on mini_kv's engine that is compared with the recorded run of vLLM."""
-    version, _, act = read()
-    return Scene(
+def recorded_check() -> Check:
+    """Return the check on mini_kv's engine that is compared with the recorded run of vLLM."""
+    version, _, run = read()
+    return Check(
         f"A recorded run of vLLM {version}",
-        [act.hour],
+        [run.workload],
         "one group",
         (*ON_DICE, *KERNELS),
         has_model=True,
         compared=COMPARED,
-        reference=lambda _: act,
+        reference=lambda _: run,
         host="vLLM",
     )
