@@ -83,8 +83,8 @@ class PromptRun(Run):
         for step in reference.steps:
             for name in step.token_ids:
                 left[name].append(step)
-        with closing(self.run()) as run:
-            for step in run:
+        with closing(self.in_steps()) as steps:
+            for step in steps:
                 if any(not left[name] or differing(step, left[name].pop(0)) for name in step.token_ids):
                     return False
         return self.error is None and not any(left.values())
@@ -144,7 +144,7 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
 
 def _show(run: PromptRun, args: argparse.Namespace) -> None:
     """Write the texts as they grow, until an error ends the run."""
-    steps = run.run()
+    steps = run.in_steps()
     next(steps, None)
     if isinstance(engine := run.engine, PromptEngine):
         show(engine.llm_engine, (engine.delta for _ in steps), args)

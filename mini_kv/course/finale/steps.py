@@ -98,7 +98,7 @@ class Run:
         """Return a run of the same workload on other parts."""
         return type(self)(self.workload, own, limit)
 
-    def run(self) -> Generator[Step, None, None]:
+    def in_steps(self) -> Generator[Step, None, None]:
         """Yield the steps, and end at an error."""
         try:
             for step in each_in_time(self._steps(), self.limit):
@@ -134,8 +134,8 @@ class Run:
     def first_divergence(self, reference: "Run") -> "Divergence | None":
         """Run until a step differs from the other run's, and return both steps."""
         hashes, twins = Numbering(), Numbering()
-        with closing(self.run()) as run:
-            for step, its in zip(run, reference.steps, strict=False):
+        with closing(self.in_steps()) as steps:
+            for step, its in zip(steps, reference.steps, strict=False):
                 what = differing(step, its)
                 if not what and hashes.of(step) != twins.of(its):
                     what = "the cached blocks"
