@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mini_kv.course.given.checks import Outcome, run_check
 from mini_kv.course.given.correct_managers import CORRECT, shuffled
-from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS as SUSPECTS
+from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
 from mini_kv.course.given.replayed_checks import find_difference
 from mini_kv.course.given.subjects import Correct
@@ -28,7 +28,7 @@ FAILS_ELSEWHERE = "the check accuses the engine's own manager, too. Mend that fi
 
 def check_of(number: int) -> str:
     """Return the check that has to accuse this suspect."""
-    return SUSPECTS[number - 1].check
+    return FAULTY_MANAGERS[number - 1].check
 
 
 def accepts_all(lab: LabUnderTest, check: str) -> None:
@@ -45,14 +45,13 @@ def accepts_all(lab: LabUnderTest, check: str) -> None:
         titles = [correct.title for correct, _ in alarms]
         what = f"correct managers that are accused: {len(titles)} of {len(CORRECT) + len(SHUFFLED)}"
         _fail_for_alarm(lab, check, *alarms[0], picture=[what], seen=titles)
-    numbers = [number for number, faulty in enumerate(SUSPECTS, start=1) if faulty.check == check]
-    if not any(run_check(getattr(lab, check), SUSPECTS[number - 1].make).failed for number in numbers):
+    numbers = [number for number, faulty in enumerate(FAULTY_MANAGERS, start=1) if faulty.check == check]
+    if not any(run_check(getattr(lab, check), FAULTY_MANAGERS[number - 1].make).failed for number in numbers):
         why = "a check that accuses no manager raises no false alarm, and finds no fault"
         if check == "check_eviction" and not _allocates_a_block_again(run_check(getattr(lab, check), CORRECT[0].make)):
             why = NOTHING_EVICTED
-        lab.fail(
-            f"managers that {check} accuses", f"at least one of {', '.join(map(str, numbers))}", InWords("none"), why
-        )
+        wanted = f"at least one of {', '.join(map(str, numbers))}"
+        lab.fail(f"managers that {check} accuses", wanted, InWords("none"), why)
 
 
 def accepts_shuffled(lab: LabUnderTest, check: str, seed: int) -> None:
@@ -70,7 +69,7 @@ def catches(lab: LabUnderTest, number: int) -> None:
 
     An `AssertionError` accuses it. So does another exception, if the check passes every correct manager.
     """
-    suspect, name = SUSPECTS[number - 1], f"manager {number} of {len(SUSPECTS)}"
+    suspect, name = FAULTY_MANAGERS[number - 1], f"manager {number} of {len(FAULTY_MANAGERS)}"
     outcome = run_check(getattr(lab, suspect.check), suspect.make)
     if not (outcome.failed and _passes_correct(lab, suspect.check)):
         _no_mistake(lab, outcome, f"{suspect.check} on {name}", "AssertionError", NOT_AN_ACCUSATION)

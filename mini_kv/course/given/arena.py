@@ -13,6 +13,7 @@ from itertools import islice
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.policy.belady import belady
 from mini_kv.policy.eviction import Policy, parts_of
 from mini_kv.traces.agent_sessions import Lengths
@@ -129,10 +130,9 @@ def new_cache(policy: Policy, num_blocks: int) -> KVCacheManager:
 def send(kv: KVCacheManager, number: int, words: Words) -> int:
     """Admit, compute and free a request. Return the number of its words with a hit."""
     request = kv.new_request(str(number), tokens_of(words))
-    blocks, num_hit_tokens = kv.get_computed_blocks(request)
-    if kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, blocks) is None:
+    num_hit_tokens = prefill(kv, request)
+    if num_hit_tokens is None:
         raise AssertionError(f"a prompt of {len(words)} words does not fit")
-    request.num_computed_tokens = request.num_tokens
     kv.free(request)
     return num_hit_tokens // BLOCK_SIZE
 

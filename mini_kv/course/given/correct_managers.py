@@ -10,8 +10,10 @@ from typing import Any
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import HashFunction, RequestBlockHasher, get_request_block_hasher, sha256
 from mini_kv.core.block_pool import BlockHashToBlockMap
+from mini_kv.core.free_blocks import FreeBlocks
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.request import LoRARequest, Request
+from mini_kv.course.given.faulty_queues import PlainQueue
 from mini_kv.course.given.small_manager import make_manager
 from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.naive import NaiveCache
@@ -45,7 +47,7 @@ class Shuffled(FreeKVCacheBlockQueue):
         super().prepend_n(self._chance.sample(uncached, len(uncached)))
 
 
-def take_uncached(queue: FreeKVCacheBlockQueue) -> list[KVCacheBlock]:
+def take_uncached(queue: FreeBlocks) -> list[KVCacheBlock]:
     """Remove and return the blocks without a block hash, which are at the front of the queue."""
     return queue.popleft_n(sum(block.block_hash is None for block in queue.get_all_free_blocks()))
 
@@ -57,39 +59,6 @@ class NewestTwin(BlockHashToBlockMap):
         """Return the block that was entered last."""
         found = self._blocks.get(key)
         return list(found.values())[-1] if isinstance(found, dict) else found
-
-
-class ListQueue:
-    """A free queue that is a plain list. The number of free blocks is counted at each question."""
-
-    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._blocks = list(blocks)
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Number of blocks in the queue."""
-        return sum(1 for _ in self._blocks)
-
-    def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Remove and return the first blocks."""
-        taken, self._blocks = self._blocks[:n], self._blocks[n:]
-        return taken
-
-    def remove(self, block: KVCacheBlock) -> None:
-        """Remove a block from any position."""
-        self._blocks.remove(block)
-
-    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add the blocks at the back."""
-        self._blocks += blocks
-
-    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add the blocks in front."""
-        self._blocks = [*blocks, *self._blocks]
-
-    def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """Return the blocks, the next to be reused first."""
-        return list(self._blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +145,7 @@ CORRECT = (
     ),
     Correct("another hash function", partial(make_manager, make_block_hasher=other_hashes)),
     Correct("of two equal blocks the newer one is found", partial(make_manager, make_index=NewestTwin)),
-    Correct("the free queue is a plain list", partial(make_manager, make_queue=ListQueue)),
+    Correct("the free queue is a plain list", partial(make_manager, make_queue=PlainQueue)),
     Correct("no hashes, no counts: it compares the tokens", PlainManager),
 )
 """The correct managers of the lab. The first is the one with which a faulty one is compared."""

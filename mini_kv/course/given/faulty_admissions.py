@@ -12,6 +12,7 @@ from typing import Any
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.course.given import manager_under_test
+from mini_kv.course.given.correct_managers import take_uncached
 from mini_kv.course.given.manager_under_test import Session
 from mini_kv.course.given.small_manager import make_manager
 from mini_kv.course.given.subjects import Correct, Faulty
@@ -225,10 +226,7 @@ def sets_the_hit_first(kv: KVCacheManager, token_ids: list[int], request_id: str
 def backwards(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
     """Admit in a pool whose free blocks without a hash are in the reverse order."""
     queue = kv.block_pool.free_block_queue
-    fresh = [block for block in queue.get_all_free_blocks() if block.block_hash is None]
-    for block in fresh:
-        queue.remove(block)
-    queue.prepend_n(sorted(fresh, key=lambda block: -block.block_id))
+    queue.prepend_n(sorted(take_uncached(queue), key=lambda block: -block.block_id))
     return prefill(kv, token_ids, request_id)
 
 

@@ -14,6 +14,7 @@ from mini_kv.core.block import BlockHash
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
+from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.events.edge import Edge, EdgeKind
 from mini_kv.events.metrics import MemoryUse, memory_over_time
 from mini_kv.events.recorder import Recorder
@@ -120,10 +121,7 @@ def _two_prompts(num_tokens: int, num_shared: int, block_size: int) -> SharedTok
     first = range(num_tokens)
     second = [*range(num_shared), *range(num_tokens, 2 * num_tokens - num_shared)]
     for request_id, token_ids in ("first", first), ("second", second):
-        request = kv.new_request(request_id, token_ids)
-        blocks, num_hit_tokens = kv.get_computed_blocks(request)
-        kv.allocate_slots(request, num_tokens - num_hit_tokens, num_hit_tokens, blocks)
-        request.num_computed_tokens = num_tokens
+        prefill(kv, kv.new_request(request_id, token_ids))
     stats = kv.prefix_cache_stats
     return SharedTokens(num_shared, stats.hits / num_tokens, stats.hits / stats.queries)
 

@@ -12,6 +12,7 @@ from functools import cache
 
 from mini_kv.core.block_hash import get_block_hash
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.course.lessons.challenge import Challenge
 from mini_kv.course.lessons.chart import line_chart
 from mini_kv.course.lessons.lever import Lever
@@ -56,9 +57,7 @@ def events_of(*names: str) -> list[str]:
 def _send(kv: EventsKVCacheManager, name: str, token_ids: list[int]) -> None:
     """Look a prompt up, compute the rest, and free its blocks."""
     request = kv.new_request(name, token_ids)
-    hit, num_hit = kv.get_computed_blocks(request)
-    kv.allocate_slots(request, len(token_ids) - num_hit, num_hit, hit)
-    request.num_computed_tokens = len(token_ids)
+    prefill(kv, request)
     kv.free(request)
 
 
