@@ -12,9 +12,8 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import InvariantViolationError, Violation
 from mini_kv.course.labkit import LabTodo, lives
 from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.course.labkit.lives import are_blocks, fails, ids_of, seeds
+from mini_kv.course.labkit.lives import are_blocks, check_all, ids_of, seeds
 from mini_kv.course.labkit.naive import NaiveTables
-from mini_kv.course.labkit.shrink import shrink
 
 Step = tuple[str, str, int]
 """What happens, to whom, and a number that each kind of step reads in its own way."""
@@ -163,21 +162,18 @@ class CountedBlock(KVCacheBlock):
 def compare_lives(lab: LabUnderTest, learners: str) -> None:
     """Play forty lives; of the first that fails, play the shortest part that still fails, and say what happened."""
     for seed in seeds(40):
-        life = random_life(random.Random(seed))
+        check_all(partial(attempt, lab, learners, seed), [random_life(random.Random(seed))])
 
-        def attempt(steps: list[Step]) -> None:
-            play(Desk(lab, 9, learners), steps)
 
-        if not fails(attempt, life):
-            continue
-        shortest = shrink(life, partial(fails, attempt))
-        desk = Desk(lab, 9, learners)
-        try:
-            play(desk, shortest)
-        except (LabFailure, InvariantViolationError):
-            raise
-        except Exception as error:
-            lab.fail(f"{desk.told()}, in the life of seed {seed}", "no exception", error)
+def attempt(lab: LabUnderTest, learners: str, seed: int, life: list[Step]) -> None:
+    """Play a life on a new pool. An exception is told with the calls that led there."""
+    desk = Desk(lab, 9, learners)
+    try:
+        play(desk, life)
+    except (LabTodo, LabFailure, InvariantViolationError):
+        raise
+    except Exception as error:
+        lab.fail(f"{desk.told()}, in the life of seed {seed}", "no exception", error)
 
 
 def random_life(rng: random.Random) -> list[Step]:

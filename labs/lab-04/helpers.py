@@ -6,21 +6,15 @@ requests (`content` is the model), and last what another process makes.
 """
 
 import hashlib
-import importlib
-import json
-import os
 import random
 import string
-import subprocess
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
-from mini_kv.course.labkit.implementation import load_file
+from mini_kv.course.labkit.lives import COMES, Step, all_different, random_life
 
 HashFunction = Callable[[bytes], bytes]
 Hasher = Callable[[Request], list[Any]]
@@ -123,13 +117,9 @@ def call(function: str, *arguments: object) -> str:
     return f"{function}({', '.join(map(ascii, arguments))})"
 
 
-def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
-    """Fail for the first two of these calls that gave the same bytes, or for one that gave none; all are looked at."""
-    first: dict[bytes, str] = {}
-    others = [first.setdefault(checked(lab, label, value), label) for label, value in found.items()]
-    if alike := [f"{other}  and  {label}" for other, label in zip(others, found, strict=True) if other is not label]:
-        lab.fail(alike[0], "two different results", InWords("the same bytes for both"), seen=alike)
-    lab.note("no two results alike")
+def expect_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
+    """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
+    all_different(lab, [(call, checked(lab, call, value)) for call, value in found.items()])
 
 
 def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
@@ -147,68 +137,35 @@ def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int
 IMAGE_LENGTHS = {"cat": 1, "dog": 3, "map": 5}
 
 
-@dataclass(frozen=True)
-class Arrive:
-    """A request of a crowd comes."""
-
-    name: str
-    tokens: tuple[int, ...]
-    salt: str | None
-    lora: tuple[str, str] | None
-    image: tuple[str, int] | None
-    """Identifier and offset."""
-    epoch: int
-
-    def __str__(self) -> str:
-        facts = {"salt": self.salt, "adapter": self.lora, "image": self.image, "epoch": self.epoch or None}
-        told = "".join(f", {fact} {value}" for fact, value in facts.items() if value is not None)
-        return f"{self.name} comes with {list(self.tokens)}{told}"
-
-    def request(self, hashers: Sequence[Hasher]) -> Request:
-        """Return the request, with the hasher of its epoch."""
-        return request(
-            hashers[self.epoch],
-            self.tokens,
-            request_id=self.name,
-            cache_salt=self.salt,
-            lora_request=LoRARequest(*self.lora) if self.lora else None,
-            mm_features=[MultiModalFeature(*self.image, IMAGE_LENGTHS[self.image[0]])] if self.image else [],
-        )
-
-
-@dataclass(frozen=True)
-class Grow:
-    """A request gets more tokens; nothing happens if it is not there."""
-
-    name: str
-    tokens: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name} grows by {list(self.tokens)}"
-
-
-Step = Arrive | Grow
+GROWS = "grows"
+OPTIONS: dict[str, dict[str, Sequence[Any]]] = {
+    COMES: {
+        "salt": (None, None, None, "X"),
+        "adapter": (None, None, None, ("X", ""), ("X", "/new")),
+        "image": (*[None] * 10, *((name, offset) for name in ("cat", "dog") for offset in range(5)), *[("map", 0)] * 5),
+        "epoch": (0, 0, 0, 1),
+    },
+    GROWS: {"by": [tokens for size in (1, 2, 3) for tokens in product((1, 2), repeat=size)]},
+}
 
 
 def random_crowd(rng: random.Random) -> list[Step]:
     """Return some requests over few tokens, salts, adapters and images, so that much is nearly the same."""
-    crowd: list[Step] = []
-    for number in range(12):
-        if crowd and rng.random() < 0.4:
-            crowd.append(Grow(f"R{rng.randrange(number)}", tuple(rng.choices((1, 2), k=rng.randint(1, 4)))))
-            continue
-        stem = rng.choice(((1, 1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1, 2)))
-        crowd.append(
-            Arrive(
-                f"R{number}",
-                stem[: rng.randint(1, 7)] + tuple(rng.choices((1, 2), k=rng.randint(0, 2))),
-                rng.choice((None, None, None, "X")),
-                rng.choice((None, None, None, ("X", ""), ("X", "/new"))),
-                rng.choice((None, None, ("cat", rng.randint(0, 4)), ("dog", rng.randint(0, 4)), ("map", 0))),
-                rng.choice((0, 0, 0, 1)),
-            )
-        )
-    return crowd
+    stems = ((1, 1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1, 2))
+    return random_life(rng, 12, {COMES: 0.6, GROWS: 0.4}, stems=stems, max_tail=2, options=OPTIONS)
+
+
+def arriving(step: Step, hashers: Sequence[Hasher]) -> Request:
+    """Return the request that comes, with the hasher of its epoch."""
+    lora, image = step.options["adapter"], step.options["image"]
+    return request(
+        hashers[step.options["epoch"]],
+        step.tokens,
+        request_id=step.name,
+        cache_salt=step.options["salt"],
+        lora_request=LoRARequest(*lora) if lora else None,
+        mm_features=[MultiModalFeature(*image, IMAGE_LENGTHS[image[0]])] if image else [],
+    )
 
 
 def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
@@ -216,14 +173,14 @@ def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
     block_size = 2
     hashers = [make_hasher(lab, block_size, sha256, "", epoch) for epoch in (0, 1)]
     requests: dict[str, Request] = {}
-    arrivals: dict[str, Arrive] = {}
+    arrivals: dict[str, Step] = {}
     hash_of: dict[Hashable, bytes] = {}
     owner_of: dict[bytes, tuple[Hashable, str]] = {}
     for step in crowd:
-        if isinstance(step, Arrive):
-            arrivals[step.name], requests[step.name] = step, step.request(hashers)
+        if step.verb == COMES:
+            arrivals[step.name], requests[step.name] = step, arriving(step, hashers)
         elif step.name in requests:
-            requests[step.name].append_output_token_ids(*step.tokens)
+            requests[step.name].append_output_token_ids(*step.options["by"])
         else:
             continue
         one = requests[step.name]
@@ -239,17 +196,17 @@ def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
                 lab.fail(f"hash of {block}", "a hash of its own", InWords(f"that of {other}: other content"))
 
 
-def content(arrival: Arrive, token_ids: Sequence[int]) -> Hashable:
+def content(arrival: Step, token_ids: Sequence[int]) -> Hashable:
     """Return what decides the KV of the last of these tokens, in full: for each position its token and its pixel."""
     positions: list[Any] = []
     for position, token in enumerate(token_ids):
         pixel = None
-        if arrival.image is not None:
-            identifier, offset = arrival.image
+        if arrival.options["image"] is not None:
+            identifier, offset = arrival.options["image"]
             if offset <= position < offset + IMAGE_LENGTHS[identifier]:
                 pixel = (identifier, position - offset)
         positions.append((token, pixel))
-    return arrival.salt, arrival.lora, arrival.epoch, tuple(positions)
+    return arrival.options["salt"], arrival.options["adapter"], arrival.options["epoch"], tuple(positions)
 
 
 def some_hashes(code: Any) -> list[Any]:
@@ -265,33 +222,3 @@ def some_hashes(code: Any) -> list[Any]:
         mm_features=[MultiModalFeature("cat", 1, 5)],
     )
     return [root, block, adapted, *full.block_hashes]
-
-
-def hashes_elsewhere(lab: LabUnderTest) -> list[bytes]:
-    """Return `some_hashes` as a process with another PYTHONHASHSEED makes them."""
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    done = subprocess.run(
-        [sys.executable, __file__, lab.implementation.source],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        lab.fail("the code in another process", "the same five hashes", InWords(done.stderr.splitlines()[-1]))
-    return [bytes.fromhex(one) for one in json.loads(done.stdout.splitlines()[-1])]
-
-
-def main() -> None:
-    """Print the hashes that the code named on the command line makes, a file or a module: the other process."""
-    source = sys.argv[1]
-    if source.endswith(".py"):
-        code = load_file(Path(source))
-    else:
-        code = importlib.import_module(source)
-    print("\n" + json.dumps([one.hex() for one in some_hashes(code)]))
-
-
-if __name__ == "__main__":
-    main()

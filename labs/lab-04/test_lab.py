@@ -18,19 +18,18 @@ from mini_kv.core.block_hash import get_block_hash, get_group_id
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.course import points
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
-from mini_kv.course.labkit.lives import check_life, seeds
+from mini_kv.course.labkit.lives import check_life, in_another_process, seeds
 
 from .helpers import (
     PARENT,
     Letters,
     Meter,
-    all_different,
     call,
     checked,
+    expect_different,
     expect_hashes,
     first_collision,
     hash_block,
-    hashes_elsewhere,
     make_hasher,
     play,
     random_crowd,
@@ -128,7 +127,7 @@ def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
         (), (b"",), (b"", b""), (b"abc",), (b"ab", b"c"), (b"a", b"bc"), (b"a", b"b", b"c"), (b"", b"abc"),
         (b"abc", b""),
     ]  # fmt: skip
-    all_different(lab, {call("frame", *some): lab.frame(*some) for some in fields})
+    expect_different(lab, {call("frame", *some): lab.frame(*some) for some in fields})
     same = [lab.frame(one := b"ab", one), lab.frame(one, bytes(bytearray(one)))]
     expect_hashes(lab, "frame of b'ab' twice, and of b'ab' and its copy", "aa", Letters()(same), SAME_VALUES)
 
@@ -142,7 +141,7 @@ def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
         [("lora", "X")], [("cache_salt", "X")], [("lora", "ab", "c")], [("lora", "a", "bc")],
         [("mm", "cat", 1)], [("mm", "cat", "1")], [("mm", "cat", 11)], [("mm", "cat", 1, 1)], [("mm", "cat1")],
     ]  # fmt: skip
-    all_different(lab, {call("encode_extra_keys", some): lab.encode_extra_keys(some) for some in keys})
+    expect_different(lab, {call("encode_extra_keys", some): lab.encode_extra_keys(some) for some in keys})
     same = [lab.encode_extra_keys([("a", 1)]), lab.encode_extra_keys((("a", 1),))]
     expect_hashes(
         lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same), why="a list and a tuple give equal bytes"
@@ -164,7 +163,7 @@ def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
         [("lora", "sql", "/7"), ("mm", "cat", 0)],
     ]
     hashes = {f"hash of 1 2 3 4 with {some}": hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
-    all_different(lab, hashes)
+    expect_different(lab, hashes)
     nothing: list[tuple[Any, ...]] = [([],), ((),), ()]
     plain = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
     expect_hashes(lab, "hashes of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
@@ -198,7 +197,7 @@ def test_9_each_namespace_has_a_root_of_its_own(lab: LabUnderTest) -> None:
     for salt, model, epoch in itertools.product((None, "", "0", "m", "ma"), ("", "0", "m", "am"), (0, 1, 10)):
         root = lab.root_block_hash(sha256, salt, model, epoch)
         hashes[f"root of salt {salt!r}, model {model!r}, epoch {epoch}"] = root
-    all_different(lab, hashes)
+    expect_different(lab, hashes)
     lab.expect("bytes in a root made with sha512", 64, len(checked(lab, "root", lab.root_block_hash(sha512))))
     again = [lab.root_block_hash(sha256, cache_salt="s") for _ in range(2)]
     expect_hashes(lab, "roots of one namespace, asked for twice", "aa", Letters()(again))
@@ -243,7 +242,7 @@ def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
     if sys.platform == "emscripten":
         return  # a browser has one process
     what = "hashes of a root, a block, a block with an adapter, and of a request's two blocks, in another process"
-    expect_hashes(lab, what, "abcde", letters(hashes_elsewhere(lab)))
+    expect_hashes(lab, what, "abcde", letters(in_another_process(lab, some_hashes)))
 
 
 @points(2, "make_block_hash_with_group_id", why="one prefix has other KV in each group of layers")
@@ -267,7 +266,7 @@ def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
         [258, 1, 1, 1], [2, 257, 1, 1], [513, 1], [1, 513], [1, 2, 1],
         [0, 0], [0], [0, 0, 0], [256, 0], [0, 1], [1, 0], [2**31, 0], [2**32 - 1, 0], [0, 2**32 - 1],
     ]  # fmt: skip
-    all_different(lab, {f"hash of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
+    expect_different(lab, {f"hash of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
 
 
 @points(1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are fields, to be framed apart")
@@ -382,7 +381,7 @@ def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
         "frame(frame(255 * b'y'))": (long,),
         "frame(70_000 * b'x')": (70_000 * b"x",),
     }
-    all_different(lab, {label: lab.frame(*some) for label, some in fields.items()})
+    expect_different(lab, {label: lab.frame(*some) for label, some in fields.items()})
 
 
 @points(1, "encode_extra_keys", stage="adversary", why="clients choose texts: each list of values has its own bytes")
@@ -397,7 +396,7 @@ def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
         keys += [(f"a{mark}b",), (f"a{mark}", "b"), (f"a{mark}1",), ("a", f"{mark}1")]
     keys += [("a", "sb"), ("a", 1)]
     for some in (dict.fromkeys(keys[:6]), dict.fromkeys(keys)):
-        all_different(lab, {call("encode_extra_keys", [key]): lab.encode_extra_keys([key]) for key in some})
+        expect_different(lab, {call("encode_extra_keys", [key]): lab.encode_extra_keys([key]) for key in some})
 
 
 @points(1, "generate_block_hash_extra_keys", stage="adversary", why="an image is its whole identifier, and its place")

@@ -6,13 +6,13 @@ argument.
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
-from mini_kv.course.labkit.lives import check_life, seeds
+from mini_kv.course.labkit.lives import LEAVES, Step, check_life, seeds
 
 ADD, APPEND = "BlockTable.add_row", "BlockTable.append_row"
 SLOTS, WRITE, GATHER = "compute_slot_mapping", "reshape_and_cache", "gather_kv"
@@ -189,64 +189,46 @@ def live_at_random(lab: LabUnderTest, torch: Any, about: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Step:
-    """A batch: how many tokens each request computes. A new name comes now, and may share a beginning."""
-
-    tokens: tuple[tuple[str, int], ...]
-    like: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        shared = dict(self.like)
-        parts = [
-            f"{name} +{n}" + (f" (begins like {shared[name]}, if there)" if name in shared else "")
-            for name, n in self.tokens
-        ]
-        return "step " + ", ".join(parts)
+BEGINS, COMPUTES = "begins", "computes"
 
 
-@dataclass(frozen=True)
-class Leave:
-    """A request ends. An unknown name is ignored."""
+def random_life(rng: random.Random) -> list[Step]:
+    """Return batches of up to three requests, some of which share a beginning, and departures.
 
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} leaves"
-
-
-def random_life(rng: random.Random) -> list[Step | Leave]:
-    """Return steps of up to three requests, some of which share a beginning, and departures."""
-    life: list[Step | Leave] = []
+    The options of a batch are the number of tokens that each request computes.
+    """
+    life: list[Step] = []
     alive: list[str] = []
     for _ in range(8):
         if len(alive) > 2:
-            life.append(Leave(alive.pop(rng.randrange(len(alive)))))
-        like: tuple[tuple[str, str], ...] = ()
+            life.append(Step(LEAVES, alive.pop(rng.randrange(len(alive)))))
         if len(alive) < 3:
             new = next(name for name in "ABCD" if name not in alive)
             if alive and rng.random() < 0.5:
-                like = ((new, rng.choice(alive)),)
+                life.append(Step(BEGINS, new, options={"like": rng.choice(alive)}))
             alive.append(new)
         order = rng.sample(alive, len(alive))
-        life.append(Step(tuple((name, rng.randint(0 if name != order[0] else 1, 4)) for name in order), like))
+        life.append(Step(COMPUTES, options={name: rng.randint(0 if name != order[0] else 1, 4) for name in order}))
     return life
 
 
-def play(lab: LabUnderTest, torch: Any, about: str, life: list[Step | Leave]) -> None:
-    """Play the life on the learner's function and on the model; fail at the first difference."""
+def play(lab: LabUnderTest, torch: Any, about: str, life: list[Step]) -> None:
+    """Run the random life on the learner's function and on the model; fail at the first difference."""
     model = NaiveCache(num_blocks=40, block_size=3)
     k_cache, v_cache = make_planes(torch, 40, 3, heads_first=False)
     for step in life:
-        if isinstance(step, Leave):
+        if step.verb == LEAVES:
             model.leave(step.name)
+        elif step.verb == BEGINS:
+            model.begin(step.name, step.options["like"])
+        if step.verb != COMPUTES:
             continue
-        names, want = model.step(step)
-        tables = {name: model.tables[name] for name, _ in step.tokens}
+        names, want = model.compute(step.options)
+        tables = {name: model.tables[name] for name in step.options}
         told = ", ".join(f"{name} has {' '.join(map(str, table))}" for name, table in tables.items())
         if about == SLOTS:
             positions = [int(name[1:]) for name in names]
-            got = slots(lab, torch, [n for _, n in step.tokens], positions, list(tables.values()), 3)
+            got = slots(lab, torch, [*step.options.values()], positions, list(tables.values()), 3)
             lab.expect(f"slots of {' '.join(names)} ({told})", want, got)
         if about == WRITE:
             write(lab, torch, [*names, "P0"], [*want, -1], k_cache, v_cache)
@@ -270,15 +252,17 @@ class NaiveCache:
         self.tables: dict[str, list[int]] = {}
         self.lengths: dict[str, int] = {}
 
-    def step(self, step: Step) -> tuple[list[str], list[int]]:
-        """Write the step's tokens; return their names and their slots, in the order of the batch."""
+    def begin(self, name: str, other: str) -> None:
+        """Begin a request that shares the full blocks of another one, if both are as they were drawn."""
+        if other in self.tables and name not in self.tables:
+            num_shared = self.lengths[other] // self.block_size
+            self.tables[name] = self.tables[other][:num_shared]
+            self.lengths[name] = num_shared * self.block_size
+
+    def compute(self, batch: Mapping[str, int]) -> tuple[list[str], list[int]]:
+        """Write the batch's tokens; return their names and their slots, in the order of the batch."""
         names, written = [], []
-        for name, other in step.like:
-            if other in self.tables:
-                num_shared = self.lengths[other] // self.block_size  # full blocks only
-                self.tables[name] = self.tables[other][:num_shared]
-                self.lengths[name] = num_shared * self.block_size
-        for name, num_new in step.tokens:
+        for name, num_new in batch.items():
             table, start = self.tables.setdefault(name, []), self.lengths.get(name, 0)
             while len(table) * self.block_size < start + num_new:
                 table.append(self.free.pop(0))

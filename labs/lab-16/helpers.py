@@ -6,14 +6,11 @@ Ann and Bob are two tenants. Bob never sees Ann's prompts or KV: he sends prompt
 
 import hashlib
 import hmac
-import importlib
 import io
-import json
 import os
 import pickle
 import random
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,7 +24,8 @@ from typing import Any, BinaryIO
 from mini_kv.course import LabTodo
 from mini_kv.course.given.toy_server import Defence, ExtraKey, Layout, ToyServer, true_kv
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
-from mini_kv.course.labkit.implementation import LoadError, load_file
+from mini_kv.course.labkit.implementation import LoadError
+from mini_kv.course.labkit.lives import all_different, in_another_process
 
 LETTER = [11, 12, 13]
 """What all letters begin with. Then come the four digits of a PIN, which are tokens 0 to 9, and a full stop."""
@@ -301,17 +299,9 @@ def expect_none(lab: LabUnderTest, name: str, num_succeeded: int, num_seeds: int
     lab.expect(f"how often the attack '{name}' succeeds against your code", want, got, why)
 
 
-def all_different(lab: LabUnderTest, name: str, inputs: Sequence[tuple[Any, ...]], why: str = "") -> None:
+def expect_different(lab: LabUnderTest, name: str, inputs: Sequence[tuple[Any, ...]], why: str = "") -> None:
     """Call a function of the learner with each input, and fail for those that share their bytes with an earlier one."""
-    first: dict[bytes, tuple[Any, ...]] = {}
-    alike = []
-    for each in inputs:
-        other = first.setdefault(call_checked(lab, name, *each), each)
-        if other is not each:
-            alike.append(f"{name}{told(other)} and {name}{told(each)}")
-    if alike:
-        lab.fail(alike[0], "two different results", InWords("the same bytes for both"), why, seen=alike)
-    lab.note(f"{len(inputs)} inputs of {name} give {len(first)} different results")
+    all_different(lab, [(f"{name}{told(each)}", call_checked(lab, name, *each)) for each in inputs], why)
 
 
 def told(inputs: tuple[Any, ...]) -> str:
@@ -476,33 +466,15 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
 }
 
 
+def sample_of(code: Any, name: str) -> list[bytes]:
+    """Return what a function of the learner makes of its sample."""
+    return [getattr(code, name)(*SAMPLES[name])]
+
+
 def expect_same_elsewhere(lab: LabUnderTest, name: str) -> None:
     """Call a function of the learner in a process with another PYTHONHASHSEED, and compare."""
     here = call_checked(lab, name, *SAMPLES[name])
     if sys.platform == "emscripten":
         return  # a browser has one process
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    done = subprocess.run(
-        [sys.executable, __file__, lab.implementation.source, name],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        lab.fail(f"{name} in another process", "the same bytes", InWords(done.stderr.splitlines()[-1]))
-    there = bytes.fromhex(json.loads(done.stdout.splitlines()[-1]))
-    answer = {True: "the same bytes", False: "other bytes"}[here == there]
+    answer = {True: "the same bytes", False: "other bytes"}[in_another_process(lab, sample_of, name) == [here]]
     lab.expect(f"what {name} returns in another process", InWords("the same bytes"), InWords(answer))
-
-
-def main() -> None:
-    """Print what a function of the code on the command line returns, a file or a module: the other process."""
-    source, name = sys.argv[1:]
-    code = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    print("\n" + json.dumps(getattr(code, name)(*SAMPLES[name]).hex()))
-
-
-if __name__ == "__main__":
-    main()

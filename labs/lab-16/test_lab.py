@@ -16,12 +16,12 @@ from .helpers import (
     ATTACKS,
     FailingFile,
     WatchedFile,
-    all_different,
     attack,
     call_checked,
     called_in,
     defence_with,
     expect_bits,
+    expect_different,
     expect_none,
     expect_same_elsewhere,
     files_made_of,
@@ -50,30 +50,9 @@ WHY_NOT_REPLACED = "a text keeps all its characters: none is replaced, dropped o
 ONE_CRC = (b"plumless", b"buckeroo")
 """Two texts with one CRC-32. Such pairs are easy to make, with any ending that both share."""
 SEPARATORS = [
-    ":",
-    ",",
-    "=",
-    "&",
-    "\t",
-    "::",
-    ", ",
-    ": ",
-    "|",
-    ";",
-    "/",
-    "\0",
-    "\x1f",
-    "\n",
-    " ",
-    "'",
-    '"',
-    "', '",
-    '", "',
-    "'), ('",
-    "mm",
-    "1",
-    "2mm",
-]
+    ":", ",", "=", "&", "\t", "::", ", ", ": ", "|", ";", "/", "\0", "\x1f", "\n", " ",
+    "'", '"', "', '", '", "', "'), ('", "mm", "1", "2mm",
+]  # fmt: skip
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +116,7 @@ def test_6_every_list_of_extra_keys_has_bytes_of_its_own(lab: LabUnderTest) -> N
         [("mm", "cat"), ("mm", "cat")], [("mm", "catmm"), ("cat", "")],
         [("lora", "ab"), ("mm", "c")], [("lora", "a"), ("mm", "bc")], [("lora", "a"), ("mmb", "c")],
     ]  # fmt: skip
-    all_different(lab, "encode_extra_keys", [(each,) for each in lists], "two lists with equal bytes share KV")
+    expect_different(lab, "encode_extra_keys", [(each,) for each in lists], "two lists with equal bytes share KV")
 
 
 @points(3, "hash_block", why="of n possible hashes, the square root of n prompts are enough for a collision")
@@ -156,7 +135,7 @@ def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
     inputs = [(parent, tokens, b"") for parent in parents for tokens in ([1, 2], [2, 1], [1, 3], [3, 2])]
     inputs += [(PARENT, [1, 2], extras) for extras in (b"x", b"y", b"xy", *ONE_CRC, b"z" * 5_000, b"z" * 4_999 + b"y")]
     inputs += [(start + bytes(24), [1, 2], b"") for start in ONE_CRC]
-    all_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
+    expect_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
 
 
 @points(
@@ -174,7 +153,7 @@ def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> Non
     """A block hash, and others that differ in one byte, in four groups of layers. Then other tokens beside it."""
     hashes = [bytes(32), *(bytes(place) + b"\1" + bytes(31 - place) for place in range(32))]
     inputs = [(block_hash, [1, 2], group_id) for block_hash in hashes for group_id in (0, 1, 256, 65_536)]
-    all_different(lab, "tier_key", inputs, "a group of layers has other KV for the same prefix")
+    expect_different(lab, "tier_key", inputs, "a group of layers has other KV for the same prefix")
     size = len(call_checked(lab, "tier_key", bytes(32), [1, 2], 0))
     if size > 100:
         why = "in hexadecimal digits it is the name of a file"
@@ -266,10 +245,10 @@ def test_names_that_look_alike_are_two_tenants(lab: LabUnderTest) -> None:
     names = [("Ann1", 2), ("Ann", 12), ("Ann", 2), ("Ann1", 12), ("1Ann", 2), ("Ann", 21), ("2Ann", 1), ("12Ann", 1)]
     names += [("Ann", epoch) for epoch in (0, 255, 256, 257, 65_536, 2**32, 2**63 - 1)]
     inputs = [(SECRET, name, epoch) for name, epoch in names] + [(OTHER_SECRET, "Ann", 1)]
-    all_different(lab, "derive_namespace", inputs, "the name and the epoch are two fields, and each has an end")
+    expect_different(lab, "derive_namespace", inputs, "the name and the epoch are two fields, and each has an end")
     texts = ["Ann", "ann", "ANN", " Ann", "Ann ", "Ann\0", *ODD_TEXTS, *LONG_TEXTS]
-    all_different(lab, "derive_namespace", [(SECRET, text, 1) for text in texts], WHY_NOT_REPLACED)
-    all_different(lab, "derive_namespace", [(SECRET, text, 1) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
+    expect_different(lab, "derive_namespace", [(SECRET, text, 1) for text in texts], WHY_NOT_REPLACED)
+    expect_different(lab, "derive_namespace", [(SECRET, text, 1) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
 
 
 @points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
@@ -277,7 +256,7 @@ def test_each_byte_of_the_secret_counts_in_a_namespace(lab: LabUnderTest) -> Non
     """The secret with one byte changed, for each of its 32 bytes, gives another namespace."""
     inputs = [(secret, "Ann", 1) for secret in (SECRET, *with_each_byte_changed(SECRET))]
     why = "the fewer bytes of the secret are used, the fewer Bob must guess: 4 bytes are an afternoon"
-    all_different(lab, "derive_namespace", inputs, why)
+    expect_different(lab, "derive_namespace", inputs, why)
 
 
 @points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
@@ -290,9 +269,9 @@ def test_a_namespace_is_the_same_after_a_restart(lab: LabUnderTest) -> None:
 def test_clients_choose_any_text(lab: LabUnderTest) -> None:
     """Texts with each pair of separators, and with those of your own bytes; long ones; one that UTF-8 refuses."""
     texts = ["Ann", "ann", " Ann", "Ann ", "Ann\0", *ODD_TEXTS, *LONG_TEXTS]
-    all_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in texts], WHY_NOT_REPLACED)
-    all_different(lab, "encode_extra_keys", [([(kind, "")],) for kind in ("mm", "MM", "m", "mmm")], WHY_NOT_REPLACED)
-    all_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
+    expect_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in texts], WHY_NOT_REPLACED)
+    expect_different(lab, "encode_extra_keys", [([(kind, "")],) for kind in ("mm", "MM", "m", "mmm")], WHY_NOT_REPLACED)
+    expect_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
     lists: list[list[ExtraKey]] = [[("lora", "a"), ("mm", "b")]]
     lists += [[("lora", "2"), ("mm", "abcdefgh")], [("lora", "2mm8abcdefgh")]]  # lengths as digits: 1 and "2", or 12
     own = separators_of(call_checked(lab, "encode_extra_keys", [("lora", "AAA"), ("mm", "BBB")]))
@@ -304,7 +283,7 @@ def test_clients_choose_any_text(lab: LabUnderTest) -> None:
             lists += [[("lora", f"a{mark}mm{other}b")], [("mm", f"a{other}lora{mark}b")]]
     unique = [list(each) for each in dict.fromkeys(tuple(each) for each in lists)]
     why = "the end of a field cannot be seen: a client may send any separator, and digits that look like a length"
-    all_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
+    expect_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
 
 
 @points(1, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
@@ -343,7 +322,7 @@ def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
         inputs += [(PARENT, [7], length + bytes(65_534)), (PARENT, tokens, b"")]
     inputs += [(PARENT, [7, 8], b"1"), (PARENT, [7, 8], b"[7, 8]"), (PARENT, [7, 8], b"7")]
     unique = {repr(each): each for each in inputs}
-    all_different(
+    expect_different(
         lab, "hash_block", list(unique.values()), "parent, extra keys and tokens are fields, to be framed apart"
     )
 

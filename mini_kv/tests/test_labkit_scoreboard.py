@@ -128,7 +128,7 @@ def test_a_case_of_a_parametrized_test_has_its_id_as_its_name(lab):
     """On the scoreboard, in `after`, and on the command line."""
     lab.write("labs/lab-77/test_lab.py", CASES)
     assert lab.run_code(SOLUTION).states == {"test_1_one": "PASS 4/4", "test_2_two": "PASS 6/6"}
-    wrong = lab.run_code(SOLUTION.replace("2 *", "3 *"))
+    wrong = lab.run_code(SOLUTION.replace("2 *", "30 *"))
     assert wrong.states == {"test_1_one": "FAIL 0/4", "test_2_two": "WAIT 0/6"}
     assert "test_1_one" in wrong.message
     lab.write("mine.py", SOLUTION)

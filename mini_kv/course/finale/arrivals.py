@@ -73,8 +73,7 @@ class Arrivals:
     def __init__(self, due: Sequence[Arrival]) -> None:
         self.texts: dict[str, str] = {}
         """Prompt and answer of each request, of its first sample."""
-        self._due = list(due)
-        self._leaving = {arrival.request_id: arrival.leaves for arrival in due}
+        self._all, self._due = due, list(due)
         self._unfinished: dict[str, int] = {}
         """The number of samples of each request that have not ended."""
 
@@ -85,20 +84,18 @@ class Arrivals:
 
     def arriving(self, number: int) -> Iterator[Arrival]:
         """Yield the requests that arrive before this step. Their prompts are in `texts`."""
-        for arrival in [arrival for arrival in self._due if self._can_arrive(arrival, number)]:
+        for arrival in list(self._due):
+            has_ended = arrival.follows in self.texts and arrival.follows not in self._unfinished
+            if arrival.arrives > number or (arrival.follows and not has_ended):
+                continue
             self._due.remove(arrival)
             self.texts[arrival.request_id] = self.texts.get(arrival.follows, "") + arrival.text
             self._unfinished[arrival.request_id] = arrival.n
             yield arrival
 
-    def _can_arrive(self, arrival: Arrival, number: int) -> bool:
-        if arrival.arrives > number:
-            return False
-        return not arrival.follows or (arrival.follows in self.texts and arrival.follows not in self._unfinished)
-
     def leaving(self, number: int) -> list[str]:
         """Return the requests whose clients leave before this step."""
-        names = [name for name, leaves in self._leaving.items() if leaves == number]
+        names = [arrival.request_id for arrival in self._all if arrival.leaves == number]
         for name in names:
             self._unfinished.pop(name, None)
         return names

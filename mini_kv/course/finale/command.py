@@ -97,7 +97,7 @@ class PromptRun(Run):
 
     def logits(self, request_id: str) -> "list[Tensor]":
         """Return the logits from which each token of a request was chosen."""
-        return [step.logits[request_id] for step in self.steps if request_id in step.logits]
+        return [step.logits[request_id] for step in self.steps if step.logits and request_id in step.logits]
 
 
 def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:

@@ -128,35 +128,23 @@ class MutationRun:
         """Return the lines of the lab's solution that run in the checks."""
         with tempfile.TemporaryDirectory() as base:
             folder = self.folder(Path(base), lab, _solution(lab))
-            with_lines = Lines(folder / f"{lab.lab_id}.py")
-            sys.settrace(with_lines.on_call)
+            file, seen = str((folder / f"{lab.lab_id}.py").resolve()), set[int]()
+
+            def on_line(frame: FrameType, event: str, argument: object) -> Any:
+                seen.add(frame.f_lineno)
+                return on_line
+
+            sys.settrace(lambda frame, event, argument: on_line if frame.f_code.co_filename == file else None)
             try:
                 self.detect(lab, folder)
             finally:
                 sys.settrace(None)
-        return with_lines.seen
+        return seen
 
     def _reference(self, check: Check, workload: Workload) -> Run:
         if (check.title, workload) not in self._references:
             self._references[check.title, workload] = check.reference(workload)
         return self._references[check.title, workload]
-
-
-class Lines:
-    """Records the lines of a file that run."""
-
-    def __init__(self, file: Path) -> None:
-        """Set the file."""
-        self._file = str(file.resolve())
-        self.seen: set[int] = set()
-
-    def on_call(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Record the lines of a call, if it is in the file."""
-        return self._on_line if frame.f_code.co_filename == self._file else None
-
-    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
-        self.seen.add(frame.f_lineno)
-        return self._on_line
 
 
 def _solution(lab: Lab) -> str:

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
@@ -32,20 +32,13 @@ WORKLOAD = RandomWorkload(454)
 """One of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
 
 
-class Changed(NamedTuple):
-    """A part in place of the engine's own, and its place."""
-
-    place: str
-    part: Any
-
-
 CHANGED = {
-    "turns the list": Changed("queue", TurnsTheList),
-    "all or nothing": Changed("full_attention", AllOrNothing),
-    "no parent": Changed("hasher", hashes_without_parents),
-    "other hashes": Changed("hasher", other_hashes),
+    "turns the list": ("queue", TurnsTheList),
+    "all or nothing": ("full_attention", AllOrNothing),
+    "no parent": ("hasher", hashes_without_parents),
+    "other hashes": ("hasher", other_hashes),
 }
-"""Three wrong parts and a right one."""
+"""Three wrong parts and a right one, each with its place."""
 OWN: dict[str, tuple[str, Any]] = {
     "queue": ("lab-02", FreeKVCacheBlockQueue),
     "hasher": ("lab-04", get_request_block_hasher),
@@ -114,9 +107,9 @@ class DivergenceDemo:
         first: dict[str, int] = {}
         ended = Run(WORKLOAD, self.run.own).complete()
         for mine, its in zip(ended.steps, self.reference.steps, strict=False):
-            for compared in COMPARED:
-                if compared.of(mine) != compared.of(its):
-                    first.setdefault(compared.noun, mine.number)
+            for noun, of in COMPARED.items():
+                if of(mine) != of(its):
+                    first.setdefault(noun, mine.number)
         return first
 
     def sides(self, more: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:

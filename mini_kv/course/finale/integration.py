@@ -112,20 +112,14 @@ def model_checks(seed: int) -> list[Check]:
         replace(workload, large_scores=True, num_requests=6, longest_answer=6),
     )
     without = (*KERNELS, *ON_DICE)
+    check = partial(Check, has_model=True, compared="cache, batches, words and logits")
     return [
-        _model_check("A model", workload, "one group", without, workload.others()),
-        _model_check("A model with windows", with_windows, "windows", (*without, "scheduler")),
-        _model_check("Several answers to one prompt", forks, "one group", (*without, "slots", "scheduler")),
-        _model_check("A model with large scores", large, "one group", without),
-        _model_check("Six requests on your kernels", few, "one group", ON_DICE),
+        check("A model", [workload], "one group", without, others=workload.others()),
+        check("A model with windows", [with_windows], "windows", (*without, "scheduler")),
+        check("Several answers to one prompt", [forks], "one group", (*without, "slots", "scheduler")),
+        check("A model with large scores", [large], "one group", without),
+        check("Six requests on your kernels", [few], "one group", ON_DICE),
     ]
-
-
-def _model_check(
-    title: str, workload: Workload, model: str, left_out: Collection[str], others: Mapping[str, Workload] | None = None
-) -> Check:
-    compared = "cache, batches, words and logits"
-    return Check(title, [workload], model, left_out, others=others or {}, has_model=True, compared=compared)
 
 
 class Finale:
@@ -175,7 +169,7 @@ class Finale:
     def _check(self, number: int, check: Check) -> Iterator[str]:
         found = check.parts(self._choice, self._labs, Path.cwd())
         all_parts = by_name(found)
-        yield f"Act {number}. {check.title}: {_counted(len(all_parts), 'part')} from the labs"
+        yield f"Act {number}. {check.title}: {len(all_parts)} part{'s' * (len(all_parts) != 1)} from the labs"
         for each in found:
             line = f"  {each.part!s:<38} {each.place if each.value is not None else f'{check.own}: {each.why}'}"
             if line not in self._shown and (each.part.never or not check.leaves_out(each.part)):
@@ -231,10 +225,6 @@ def _what_differs(run: Run, divergence: Divergence, parts: Mapping[str, Found], 
     if run.error is None:
         return divergence.lines(host)
     return what_broke(run.error, f"in step {len(run.steps) + 1}", run.limit, parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def numbers(run: Run, others: Mapping[str, Workload], tell: Callable[[str], None] | None = None) -> list[str]:

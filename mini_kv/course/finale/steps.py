@@ -6,7 +6,7 @@ Two right engines may name a block by different hashes. So hashes are compared b
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import SchedulerOutput
@@ -40,8 +40,8 @@ class Step:
     """The waiting requests after the step, first in line first."""
     num_preemptions: int = 0
     """Preemptions since the beginning."""
-    counters: dict[str, float] = field(default_factory=dict)
-    """The counters of pool and cache that a user can read."""
+    counters: dict[str, float] | None = field(default_factory=dict)
+    """The counters of pool and cache that a user can read. `None`: they were not recorded."""
     frame: Frame = field(default_factory=lambda: Frame((), {}, []))
     """Blocks, block tables and free queue after the step."""
     groups: list[tuple[str, ...]] = field(default_factory=list)
@@ -54,8 +54,8 @@ class Step:
     """The entries of the second home, least recently used first. Empty in a run without one."""
     token_ids: dict[str, list[int]] = field(default_factory=dict)
     """The new tokens of each request or sample."""
-    logits: dict[str, Any] = field(default_factory=dict)
-    """The tensors that they were chosen from. Empty in a run without a model."""
+    logits: dict[str, Any] | None = field(default_factory=dict)
+    """The tensors that they were chosen from. Empty in a run without a model. `None`: they were not recorded."""
 
     @property
     def lines(self) -> list[str]:
@@ -158,39 +158,35 @@ class Numbering:
         return [None if each is None else self._numbers.setdefault(each, len(self._numbers)) for each in hashes]
 
 
-class Compared(NamedTuple):
-    """Something that must be equal in both runs."""
-
-    noun: str
-    of: Callable[[Step], Any]
-
-
-COMPARED = (
-    Compared("the groups of layers", lambda step: step.groups),
-    Compared("the tokens that were found", lambda step: step.found),
-    Compared("the requests that ran", lambda step: step.scheduled),
-    Compared("the references", lambda step: [block.ref_cnt for block in step.frame.blocks]),
-    Compared("the block tables", lambda step: step.frame.tables),
-    Compared("the free queue", lambda step: step.frame.free_order),
-    Compared("the worker's orders", lambda step: step.messages),
-    Compared("the second home", lambda step: step.home),
-    Compared("the waiting requests", lambda step: step.waiting),
-    Compared("the status of the waiting requests", lambda step: step.statuses),
-    Compared("the reasons why requests ended", lambda step: step.endings),
-    Compared("the number of preemptions", lambda step: step.num_preemptions),
-    Compared("the counters", lambda step: step.counters),
-    Compared("the tokens", lambda step: step.token_ids),
-    Compared("the requests that got logits", lambda step: step.logits.keys()),
-)
-"""In the order in which a difference is reported: what goes wrong first comes first."""
+COMPARED: dict[str, Callable[[Step], Any]] = {
+    "the groups of layers": lambda step: step.groups,
+    "the tokens that were found": lambda step: step.found,
+    "the requests that ran": lambda step: step.scheduled,
+    "the references": lambda step: [block.ref_cnt for block in step.frame.blocks],
+    "the block tables": lambda step: step.frame.tables,
+    "the free queue": lambda step: step.frame.free_order,
+    "the worker's orders": lambda step: step.messages,
+    "the second home": lambda step: step.home,
+    "the waiting requests": lambda step: step.waiting,
+    "the status of the waiting requests": lambda step: step.statuses,
+    "the reasons why requests ended": lambda step: step.endings,
+    "the number of preemptions": lambda step: step.num_preemptions,
+    "the counters": lambda step: step.counters,
+    "the tokens": lambda step: step.token_ids,
+    "the requests that got logits": lambda step: None if step.logits is None else step.logits.keys(),
+}
+"""What must be equal in both steps, in the order in which a difference is reported: what is wrong first comes first."""
 
 
 def differing(step: Step, its: Step) -> str:
-    """Return what differs between two steps, or an empty string. `Run.first_divergence` compares the block hashes."""
-    for compared in COMPARED:
-        if compared.of(step) != compared.of(its):
-            return compared.noun
-    pairs = ((row, its.logits[name]) for name, row in step.logits.items())
+    """Return what differs between two steps, or an empty string. What a recorded step lacks does not count.
+
+    `Run.first_divergence` compares the block hashes.
+    """
+    for noun, of in COMPARED.items():
+        if of(its) is not None and of(step) != of(its):
+            return noun
+    pairs = ((step.logits[name], row) for name, row in (its.logits or {}).items()) if step.logits is not None else ()
     if not all(float((row - other).abs().max()) <= TOLERANCE for row, other in pairs):  # NaN is no small number
         return "the logits"
     return ""
@@ -208,7 +204,7 @@ class Divergence:
     def lines(self, host: str) -> list[str]:
         """Return both sides of the step, as text. `host`: the name of the other engine."""
         lines = [f"Step {self.its.number} differs: {self.what}."]
-        of = next((compared.of for compared in COMPARED if compared.noun == self.what), None)
+        of = COMPARED.get(self.what)
         for owner, step in ((host, self.its), ("yours", self.mine)):
             if step is None:
                 continue

@@ -4,12 +4,17 @@ A life is a list of steps. Without any one of them the rest is still valid, so a
 steps. Below are the views of tables that such comparisons and the labs' stories share.
 """
 
+import importlib
+import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,6 +22,7 @@ from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.invariants import InvariantViolationError, Violation
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.fixture import InWords, LabFailure, LabUnderTest
+from mini_kv.course.labkit.implementation import load_file
 from mini_kv.course.labkit.shrink import shrink
 
 Item = TypeVar("Item")
@@ -152,6 +158,50 @@ def refuses(lab: LabUnderTest, what: str, error: type[Exception], call: Callable
     lab.fail(what, f"{error.__name__} raised", got, why)
 
 
+def all_different(lab: LabUnderTest, results: Iterable[tuple[str, bytes]], why: str = "") -> None:
+    """Fail for the first two of these calls that gave the same bytes. All calls are compared before."""
+    first: dict[bytes, tuple[int, str]] = {}
+    alike = []
+    for number, (call, result) in enumerate(results):
+        other, other_call = first.setdefault(result, (number, call))
+        if other != number:
+            alike.append(f"{other_call}  and  {call}")
+    if alike:
+        lab.fail(alike[0], "two different results", InWords("the same bytes for both"), why, seen=alike)
+    lab.note(f"{len(first)} calls give {len(first)} different results")
+
+
+# Another process ----------------------------------------------------------------------------------------------------
+
+
+def in_another_process(lab: LabUnderTest, function: Callable[..., list[bytes]], *words: str) -> list[bytes]:
+    """Call a function of a lab's helpers on the learner's code, in a process with another PYTHONHASHSEED.
+
+    The function gets the learner's module and these words.
+    """
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    path = os.pathsep.join([str(lab.implementation.lab.root), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    where = [function.__code__.co_filename, function.__name__, lab.implementation.source]
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, *where, *words],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        error = InWords(done.stderr.splitlines()[-1])
+        lab.fail(f"{' '.join(words) or 'the code'} in another process", "the same bytes", error)
+    return [bytes.fromhex(each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
+def _in_this_process(file: str, name: str, source: str, *words: str) -> None:
+    """Print what the function of this file returns for the learner's code."""
+    code = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    results = getattr(load_file(Path(file)), name)(code, *words)
+    print("\n" + json.dumps([each.hex() for each in results]))
+
+
 # Tables, for a manager or a pool ------------------------------------------------------------------------------------
 
 
@@ -195,3 +245,7 @@ def scramble(kv: Any) -> None:
 def _pool_of(kv: Any) -> Any:
     """Return the manager's pool. Return a pool unchanged."""
     return getattr(kv, "block_pool", kv)
+
+
+if __name__ == "__main__":
+    _in_this_process(*sys.argv[1:])

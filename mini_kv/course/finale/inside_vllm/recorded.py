@@ -4,14 +4,11 @@
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mini_kv.course.finale.model_workload import ModelEngine, ModelWorkload
+from mini_kv.course.finale.model_workload import ModelWorkload
 from mini_kv.course.finale.steps import Numbering, Run, Step
-from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.events.frame import BlockView, Frame
 
 FILE = Path(__file__).with_name("recorded.json")
@@ -36,7 +33,7 @@ def write(run: Run, version: str, seed: int, file: Path) -> None:
 def read(file: Path = FILE) -> tuple[str, int, Run]:
     """Return vLLM's version, the seed, and the run."""
     head, *rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    run = Run(RecordedWorkload(requests_of(head["seed"])), steps=[_step(row) for row in rows])
+    run = Run(requests_of(head["seed"]), steps=[_step(row) for row in rows])
     return head["vllm"], head["seed"], run
 
 
@@ -67,31 +64,6 @@ def _step(row: dict[str, Any]) -> Step:
         num_preemptions=row["num_preemptions"],
         frame=Frame(blocks, row["tables"], row["free_order"]),
         token_ids=row["token_ids"],
+        counters=None,
+        logits=None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedWorkload:
-    """The requests of the recorded run on mini_kv's engine. Its steps have what the recorded ones have."""
-
-    requests: ModelWorkload
-
-    def engine(self, own: OwnParts) -> "RecordedEngine":
-        """Return an engine with these parts."""
-        return RecordedEngine(self.requests.engine(own))
-
-
-class RecordedEngine:
-    """A run on mini_kv's engine without counters and logits, which the recorded run does not have."""
-
-    def __init__(self, engine: ModelEngine) -> None:
-        self._engine = engine
-
-    def steps(self) -> Iterator[Step]:
-        """Yield the steps until the last answer is complete. Raises whatever the engine raises."""
-        for step in self._engine.steps():
-            yield replace(step, counters={}, logits={})
-
-    def story(self) -> dict[str, Any]:
-        """Return the story of the pool."""
-        return self._engine.story()
