@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mini_kv.core.request import Request
+from mini_kv.core.request import MultiModalFeature, Request
 from mini_kv.course import LabTodo
 from mini_kv.course.finale import own_manager
 from mini_kv.course.finale.found import LabFile, own_parts
@@ -89,6 +89,15 @@ def test_the_same_random_calls_differ_on_seventeen_faulty_managers():
         number for number, faulty in BY_NUMBER.items() if all(find_difference(kv, faulty.make) is None for kv in RUNS)
     ]
     assert same == [1, 5, 6, 7, 19, 22, 23, 25, 26]
+
+
+@pytest.mark.parametrize("number", range(22, 27))
+def test_a_faulty_hasher_has_one_fault(number: int):
+    """Those that ignore a salt, an adapter, a path, the parent or the ends of numbers do not ignore images."""
+    make_hasher = FAULTY_MANAGERS[number - 1].parts["make_block_hasher"]
+    images = [MultiModalFeature(name, 0, 4) for name in ("cat", "dog")]
+    cat, dog = (make_hasher(4)(Request("A", range(4), mm_features=[image])) for image in images)
+    assert cat != dog
 
 
 def with_parts_of(solution: Path) -> Callable[[int, int], Any]:
