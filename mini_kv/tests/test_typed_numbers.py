@@ -27,6 +27,7 @@ TRACE = "no-such-file.jsonl"
         (["replay", TRACE], "--ms-per-step", ["-1", "9" * 30], "a whole number from 0 to 60,000"),
         (["trace", "make", "chat"], "--num-requests", ["-1", "0", "9" * 30], "a whole number from 1 to 1,000,000"),
         (["finale"], "--seed", ["-1", "1.5"], "a whole number from 0 to 1,000,000"),
+        (["finale"], "--hours", ["0", "-3", "1.5"], "a whole number from 1 to 1,000,000"),
         (["grade", "."], "--jobs", ["-1", "0"], "a whole number from 1 to 1,000"),
         (["grade", "."], "--seconds", ["-1", "0", "1.5"], "a whole number from 1 to 1,000,000"),
     ],

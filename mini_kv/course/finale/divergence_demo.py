@@ -30,8 +30,6 @@ from mini_kv.course.labkit.learner_parts import OwnParts
 
 WORKLOAD = RandomWorkload(454)
 """One of the act *Dice instead of a model*. Its pool has 13 blocks. Its requests have neither salts nor images."""
-
-
 CHANGED = {
     "turns the list": ("queue", TurnsTheList),
     "all or nothing": ("full_attention", AllOrNothing),

@@ -175,8 +175,8 @@ class Finale:
             if line not in self._shown and (each.part.never or not check.leaves_out(each.part)):
                 self._shown.add(line)
                 yield line
-        if not all_parts or not check.workloads:
-            yield from (f"Not played: {'it has no hour' if all_parts else 'no part is yours'}.", "")
+        if not all_parts:
+            yield from ("Not played: no part is yours.", "")
             return
         self.num_played += 1
         runs: list[Run] = []

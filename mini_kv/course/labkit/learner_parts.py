@@ -1,6 +1,6 @@
 """The places in the engine for a learner's parts.
 
-A `lab.toml` gives the place of each part, by the name of a field below. `own_engine.assembly` passes the fields to the
+A `lab.toml` gives the place of each part, by the name of a field below. `finale.assembly` passes the fields to the
 constructors of the engine: `KVCacheParts`, `RunnerParts`, and the manager's and scheduler's own.
 """
 

@@ -220,12 +220,6 @@ def test_who_is_aborted_while_the_worker_has_the_step_is_no_news_to_lab_11():
 # Without, with nothing, with one.
 
 
-def test_untouched_starters_leave_the_engine_its_own(capsys):
-    table, below = generate(capsys, SOLUTIONS.parent / "labs", status=0)
-    if not used(table):  # a learner's checkout: the starters are solved here
-        assert below.endswith("No part is yours yet: these are mini_kv's words.")
-
-
 def test_a_starter_as_the_course_gives_it_is_all_todo(capsys, tmp_path):
     for lab in all_labs(REPOSITORY):
         pristine = REPOSITORY / "mini_kv" / "course" / "labkit" / "starters" / f"{lab.lab_id}.txt"
