@@ -45,7 +45,7 @@ class Letters:
         self.letter_of: dict[object, str] = {}
 
     def __call__(self, hashes: Sequence[object]) -> list[str]:
-        """Return a letter for each: an equal hash has the same one."""
+        """Return one letter per hash. Equal hashes share a letter."""
         return [self.letter_of.setdefault(one, string.ascii_letters[len(self.letter_of)]) for one in hashes]
 
 

@@ -57,7 +57,7 @@ class SilencedGroup(FullAttentionManager):
 
 
 class EnginesManager(KVCacheManager):
-    """The four methods of the lab as the engine does them, which two of them name differently."""
+    """Runs the engine's versions of the lab's four methods. Two of them have other names there."""
 
     hashes_are_asked_for = False
     """Whether `allocate` below calls the learner's `cache_blocks`, so that a mistake shows where it is made."""

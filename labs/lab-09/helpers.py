@@ -133,7 +133,7 @@ def attention(
 ) -> tuple[Any, Any]:
     """Call paged_attention_ref; return result and log-sum-exp as lists."""
     if all(not request.tokens for request in requests):
-        requests = [*requests, Request([1], [([[0.0] * 3], [[0.0] * 3])])]  # caches have a shape, tokens or not
+        requests = [*requests, Request([1], [([[0.0] * 3], [[0.0] * 3])])]  # a cache has its shape even without tokens
         queries = [*queries, queries[0]]
     q = torch.tensor(queries)
 

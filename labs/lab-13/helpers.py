@@ -43,7 +43,7 @@ class Cache:
         self.kv.free(self.running.pop(word))
 
     def send(self, words: str) -> list[int | None]:
-        """Let requests come and leave, one after the other; return how many letters were found of each."""
+        """Run the requests one by one. Return how many letters of each were found."""
         found = []
         for word in words.split():
             found.append(self.come(word))

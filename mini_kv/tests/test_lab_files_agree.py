@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
 
 import pytest
 from mini_kv_book import generate
@@ -29,6 +30,16 @@ def test_every_mutant_fits_the_text_that_it_changes(lab: str):
             except ValueError as error:
                 misfits.append(str(error))
     assert misfits == []
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_the_copy_of_a_starter_is_the_one_that_the_audit_writes(lab: str):
+    """If this fails: python -m mini_kv.course.labkit.audit LAB --write. A starter that a learner edits has a commit."""
+    loaded = load_lab(ROOT / "labs" / lab)
+    copy = loaded.pristine_starter.read_bytes()
+    if loaded.starter.read_bytes() != copy:
+        committed = ["git", "show", f"HEAD:labs/{lab}/starter.py"]
+        assert subprocess.run(committed, cwd=ROOT, capture_output=True, check=True).stdout == copy
 
 
 def test_every_lab_has_the_chapter_that_teaches_it():

@@ -5,9 +5,9 @@ import sys
 from typing import TextIO
 
 from mini_kv.course.commands import add_lab_argument, on_lab
-from mini_kv.course.labkit.answers import is_right, plain
 from mini_kv.course.labkit.lab import Lab, Prediction
 from mini_kv.course.labkit.learner_state import State, read_state, update_state
+from mini_kv.course.labkit.spelling import is_right, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,10 +27,10 @@ from mini_kv.course.grading.copies import Copy, fresh_copy
 from mini_kv.course.grading.handins import HandIn, printable
 from mini_kv.course.grading.isolation import LIMITS, PIPES, Walls, environment_of, limits_of
 from mini_kv.course.grading.look import objections
-from mini_kv.course.labkit.answers import is_right
 from mini_kv.course.labkit.lab import Lab
 from mini_kv.course.labkit.misconception import find_beliefs
 from mini_kv.course.labkit.scoreboard import LabResult, State
+from mini_kv.course.labkit.spelling import is_right
 
 MAX_REPORT = 4_000_000
 """Bytes that a process may report."""

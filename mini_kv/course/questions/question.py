@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mini_kv.course.labkit.answers import plain
+from mini_kv.course.labkit.spelling import plain
 
 BLOCK_SIZE = 4
 """Tokens per block in all questions but those of lab-13. A token is a letter."""
