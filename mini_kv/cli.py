@@ -44,7 +44,7 @@ VERBS = {
         ENGINE,
         "serve OpenAI's API, with a page that shows the cache at work",
         "serve",
-        "mini_kv.course.finale.served:parts_of_labs",
+        "mini_kv.course.finale.serve_labs:parts_of_labs",
     ),
     "finale": Verb(ENGINE, "a rush hour through your parts of the labs, compared step by step", "course.commands"),
     "why": Verb(SERVER, "how long a model's blocks are, and what prompts can find at best", "traces.commands"),

@@ -3,10 +3,10 @@
 import textwrap
 from collections.abc import Sequence
 
-from mini_kv.course.given.checks import Outcome, run_check
 from mini_kv.course.given.correct_managers import CORRECT, shuffled
 from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
+from mini_kv.course.given.outcomes import Outcome, run_check
 from mini_kv.course.given.replayed_checks import find_difference
 from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from mini_kv.course.finale.found import Found, last_line, own_parts, short
+from mini_kv.course.finale.learner_files import Found, last_line, own_parts, short
 from mini_kv.course.finale.steps import Run
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.failure import in_words

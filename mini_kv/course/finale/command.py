@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.course.finale.assembly import seams
 from mini_kv.course.finale.blame import Search, what_broke
-from mini_kv.course.finale.found import Found, by_name, find_parts, own_parts, why_not
+from mini_kv.course.finale.learner_files import Found, by_name, find_parts, own_parts, why_not
 from mini_kv.course.finale.steps import STEP_LIMIT_S, TOLERANCE, Run, Step, differing
 from mini_kv.course.labkit.lab import all_labs
 from mini_kv.course.labkit.learner_parts import OwnParts

@@ -24,7 +24,6 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from mini_kv.course.finale.blame import Search
-from mini_kv.course.finale.found import by_name, own_parts
 from mini_kv.course.finale.integration import (
     KERNELS,
     NUM_HOURS,
@@ -33,6 +32,7 @@ from mini_kv.course.finale.integration import (
     random_checks,
     workloads_with_parts,
 )
+from mini_kv.course.finale.learner_files import by_name, own_parts
 from mini_kv.course.finale.steps import Run, Workload
 from mini_kv.course.labkit.audit import Mutant, load_mutants
 from mini_kv.course.labkit.lab import Lab, all_labs, find_checkout

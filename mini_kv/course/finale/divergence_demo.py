@@ -20,7 +20,7 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.course.finale.blame import Search
-from mini_kv.course.finale.found import Found, by_name, own_parts
+from mini_kv.course.finale.learner_files import Found, by_name, own_parts
 from mini_kv.course.finale.random_workload import RandomWorkload
 from mini_kv.course.finale.steps import COMPARED, Run
 from mini_kv.course.given.correct_managers import other_hashes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.course.finale.blame import Search, what_broke
-from mini_kv.course.finale.found import Found, by_name, find_parts, own_parts, why_not
+from mini_kv.course.finale.learner_files import Found, by_name, find_parts, own_parts, why_not
 from mini_kv.course.finale.offload_workload import OffloadWorkload
 from mini_kv.course.finale.random_workload import PrefillWorkload, random_workloads
 from mini_kv.course.finale.steps import Divergence, Run, Step, Workload

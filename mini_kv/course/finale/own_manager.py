@@ -11,8 +11,8 @@ from typing import Any
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.course.finale.assembly import make_manager
-from mini_kv.course.finale.found import find_parts, own_parts
-from mini_kv.course.given.checks import Check, run_check
+from mini_kv.course.finale.learner_files import find_parts, own_parts
+from mini_kv.course.given.outcomes import Check, run_check
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.implementation import ImplementationError, LoadError, check_choice, get_function, resolve
 from mini_kv.course.labkit.lab import all_labs, find_checkout

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.course.given.checks import Outcome, run_check
+from mini_kv.course.given.outcomes import Outcome, run_check
 from mini_kv.course.given.subjects import Correct, Faulty
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_kv.course.finale.found import LabFile, last_line, own_parts, short, why_not
+from mini_kv.course.finale.learner_files import LabFile, last_line, own_parts, short, why_not
 from mini_kv.course.labkit.lab import Lab
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.labkit.time_limit import TookTooLongError, time_limit

@@ -11,12 +11,12 @@ import pytest
 from mini_kv.core.request import MultiModalFeature, Request
 from mini_kv.course import LabTodo
 from mini_kv.course.finale import own_manager
-from mini_kv.course.finale.found import LabFile, own_parts
+from mini_kv.course.finale.learner_files import LabFile, own_parts
 from mini_kv.course.finale.own_manager import manager_of
-from mini_kv.course.given.checks import run_check
 from mini_kv.course.given.correct_managers import CORRECT, shuffled
 from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.given.manager_under_test import MAX_CALLS, ManagerUnderTest, Session, TooManyCallsError, prefill
+from mini_kv.course.given.outcomes import run_check
 from mini_kv.course.given.replayed_checks import find_difference
 from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.audit import run_text

@@ -8,10 +8,10 @@ import pytest
 from inline_snapshot import snapshot
 
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.course.given.checks import run_check
 from mini_kv.course.given.faulty_admissions import FAULTY_VERSIONS, CacheUnderTest, MakeCache, Version
 from mini_kv.course.given.faulty_queues import FAULTY_QUEUES, MakeQueue, QueueUnderTest
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
+from mini_kv.course.given.outcomes import run_check
 from mini_kv.course.labkit.audit import run_text
 from mini_kv.course.labkit.failure import parts_of
 from mini_kv.course.labkit.implementation import load_file

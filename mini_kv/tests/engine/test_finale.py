@@ -13,8 +13,8 @@ import pytest
 from mini_kv.cli import main
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.course.finale.blame import Search
-from mini_kv.course.finale.found import Found, last_line, own_parts, short
 from mini_kv.course.finale.integration import WINDOWS, Finale, model_checks, random_checks
+from mini_kv.course.finale.learner_files import Found, last_line, own_parts, short
 from mini_kv.course.finale.model_workload import ModelWorkload
 from mini_kv.course.finale.offload_workload import OffloadWorkload
 from mini_kv.course.finale.random_workload import RandomWorkload, random_workloads

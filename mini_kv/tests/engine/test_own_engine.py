@@ -11,7 +11,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.finale.assembly import seams
 from mini_kv.course.finale.command import run_with_labs
-from mini_kv.course.finale.found import find_parts, own_parts
+from mini_kv.course.finale.learner_files import find_parts, own_parts
 from mini_kv.course.finale.steps import STEP_LIMIT_S
 from mini_kv.course.labkit.lab import all_labs
 from mini_kv.engine.generate_text import make_engine, start

@@ -7,7 +7,7 @@ from typing import Any
 from mini_kv.core.errors import ConfigError
 from mini_kv.course.finale.assembly import seams
 from mini_kv.course.finale.command import table
-from mini_kv.course.finale.found import find_parts, own_parts
+from mini_kv.course.finale.learner_files import find_parts, own_parts
 from mini_kv.course.labkit.lab import UnknownLabError, all_labs, find_checkout
 from mini_kv.messages import shown
 
