@@ -5,9 +5,9 @@ puts the learner's class in that field of OwnParts. assembly.py passes the field
 attention.
 
 Reading order: `learner_files` (the used parts of a lab, and the reasons against the others), `assembly` (their places
-in the engine), `attend` (the parts with tensors), `steps` (a run with a time limit, and the first step that differs), `blame`
-(finds the faulty part), `command` (table, text, verdict), `serve_labs` (for `mini-kv serve`), `own_manager` (runs the
-checks of lab-15 on a manager of the learner's own parts).
+in the engine), `attend` (the parts with tensors), `steps` (a run with a time limit, and the first step that differs),
+`blame` (finds the faulty part), `command` (table, text, verdict), `serve_labs` (for `mini-kv serve`), `own_manager`
+(runs the checks of lab-15 on a manager of the learner's own parts).
 
 For `mini-kv finale`: `random_requests`, `random_workload` and `offload_workload` (without a model), `arrivals` and
 `model_workload` (with a model), `integration` (the checks), `detection` (which wrong versions of the labs the checks

@@ -11,6 +11,6 @@ verify` use them, too. `small_manager` makes a manager with replaced parts.
 For the labs in which learners write tests, in reading order: `subjects` (what a check runs on), `manager_under_test`
 (the calls that a check may use, recorded), `correct_managers` (managers that keep the contract in different ways),
 `outcomes` (runs a check on one subject), `replayed_checks` (repeats recorded calls, and finds the shortest ones in
-which a manager breaks the contract), `faulty_queues`, `faulty_admissions` and `examples` (the same for lab-02-examples and
-lab-05-examples).
+which a manager breaks the contract), `faulty_queues`, `faulty_admissions` and `examples` (the same for lab-02-examples
+and lab-05-examples).
 """
