@@ -164,7 +164,7 @@ def arriving(step: Step, hashers: Sequence[Hasher]) -> Request:
         request_id=step.name,
         cache_salt=step.options["salt"],
         lora_request=LoRARequest(*lora) if lora else None,
-        mm_features=[MultiModalFeature(*image, IMAGE_LENGTHS[image[0]])] if image else [],
+        mm_features=[MultiModalFeature(image[0], image[1], IMAGE_LENGTHS[image[0]])] if image else [],
     )
 
 

@@ -9,10 +9,10 @@ results), `spelling` (compares a learner's answer), `judge` (detects changes of 
 `shrink` (the fewest steps that fail), `audit` (checks the tests), `course_settings` (an instructor's settings).
 """
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
-Test = TypeVar("Test", bound=Callable[..., None])
+if TYPE_CHECKING:
+    import pytest
 
 
 class LabTodo(NotImplementedError):
@@ -26,7 +26,7 @@ def todo(lab: str, function: str, step: str) -> NoReturn:
 
 def points(
     value: int, function: str, *, stage: str = "biography", after: str | None = None, why: str = ""
-) -> Callable[[Test], Test]:
+) -> "pytest.MarkDecorator":
     """Mark a lab's test with its points, the learner's function that it checks, and its reason.
 
     Args:
