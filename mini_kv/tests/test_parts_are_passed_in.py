@@ -23,6 +23,10 @@ FILES_THAT_MUST = {
     "mini_kv/tests/attention/test_torch_backend.py": (5, "pieces so small that little tensors make many"),
     "mini_kv/tests/serve/test_endpoint.py": (1, "ten seconds of silence in a fifth of one: uvicorn makes the protocol"),
     "mini_kv/course/labkit/fixture.py": (1, "the engine's class with any one method of a learner's, for each test"),
+    "mini_kv/course/labkit/plugin.py": (
+        1,
+        "pytest has no other way to name a case of a parametrized test by its id alone",
+    ),
     "mini_kv/course/given/kernels/compiled.py": (1, "a setting of triton that is a function: told of each launch"),
     "mini_kv/tests/golden/record_planning.py": (13, "vLLM that plans for a GPU, on a machine without one"),
     "mini_kv/bench/peers/mini_sglang.py": (3, "another engine, written for a GPU, on a machine without one"),

@@ -36,6 +36,8 @@ PAGE = (
     "mini_kv/core",
     "mini_kv/events",
     "mini_kv/viz",
+    "mini_kv/course/__init__.py",
+    "mini_kv/course/commands",
     "mini_kv/course/labkit",
     "mini_kv/policy",
     "mini_kv/traces",

@@ -5,7 +5,6 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from typing import Any
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
@@ -317,14 +316,23 @@ class KeepsItsOldHash(BlockPool):
 # Identity -----------------------------------------------------------------------------------------------------------
 
 
+class _Seen:
+    """A request with some attributes in place of its own."""
+
+    def __init__(self, request: Request, changed: dict[str, Any]) -> None:
+        self._request, self._changed = request, changed
+
+    def __getattr__(self, name: str) -> Any:
+        return self._changed[name] if name in self._changed else getattr(self._request, name)
+
+
 def _hashes_of(changed: Callable[[Request], dict[str, Any]], block_size: int, *namespace: Any) -> RequestBlockHasher:
     """Return the engine's hasher. It gets each request with these attributes changed."""
     hash_blocks = get_request_block_hasher(block_size, *namespace)
 
     def hasher(request: Request) -> list[BlockHash]:
-        other = copy(request)
-        vars(other).update(changed(request))
-        return hash_blocks(other)
+        seen: Any = _Seen(request, changed(request))
+        return hash_blocks(seen)
 
     return hasher
 

@@ -12,6 +12,7 @@ from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.questions.question import BLOCK_SIZE, MAX_LINES, Call, from_letters, letters, listed
 from mini_kv.events import scenario
 from mini_kv.events.frame import Frame, frame_of
+from mini_kv.events.predict import Answer, measure_step
 from mini_kv.events.recorder import Recorder
 from mini_kv.events.traced_manager import Span, TracedKVCacheManager
 from mini_kv.viz.text import draw_state
@@ -55,21 +56,9 @@ class Moment:
         call = f"allocate_slots({name}, {args['num_new_tokens']}{more})"
         return f"{name} has {args['num_computed_tokens']} computed tokens. It gets {self.text}, and {call} is called."
 
-    @property
-    def found(self) -> list[int]:
-        """The blocks of the lookup that this call made, all groups in a row."""
-        return self.spans[0].found or []
-
-    @property
-    def revived(self) -> list[int]:
-        """The blocks of the lookup that were free."""
-        return [block_id for block_id in self.found if block_id in self.before.free_order]
-
-    @property
-    def evicted(self) -> list[int]:
-        """The new blocks of the request that were cached before the call."""
-        new = self.after.tables[self.call.name][0][len(self.found) :]
-        return [block_id for block_id in new if self.before.blocks[block_id].block_hash is not None]
+    def measured(self, measure: str) -> Answer:
+        """Return one of the measures that stories ask for: of this call, and of the state after it."""
+        return measure_step(measure, self.spans, self.after)
 
 
 class CacheRun:

@@ -8,6 +8,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.questions.cache_run import CacheRun, Moment, Prefill, call_line, play
 from mini_kv.course.questions.question import BLOCK_SIZE, Question, listed
+from mini_kv.events.predict import answer_text
 
 NUM_BLOCKS = 11
 """Blocks of the pool, with the null block."""
@@ -44,21 +45,15 @@ def questions_of_slots(rng: random.Random, own: OwnParts) -> Iterator[Question]:
 
 def _blocks_needed(moment: Moment) -> Iterator[Question]:
     """Ask for the blocks that a new request needs, if some of its hit are free."""
-    found, num_free = moment.found, len(moment.revived)
-    if num_free:
-        name, num_tokens = moment.call.name, len(moment.call.tokens)
-        ask = (
-            f"{name} is new: {moment.text}. With the blocks of its hit, what does "
-            f"get_num_blocks_to_allocate({name}, {num_tokens}, hit) return?"
-        )
-        proof = (
-            call_line(moment.spans[0]),
-            f"of these are free: {listed(moment.revived)}",
-            f"get_num_blocks_to_allocate({name}, {num_tokens}, {found}): {moment.result}",
-        )
-        yield Question(
-            "lab-06", "blocks needed", ask, moment.state, str(moment.result), proof, moment.calls, merit=1 + num_free
-        )
+    found = moment.spans[0].found or []
+    free = [block_id for block_id in found if block_id in moment.before.free_order]
+    if free:
+        call = f"get_num_blocks_to_allocate({moment.call.name}, {len(moment.call.tokens)}, "
+        ask = f"{moment.call.name} is new: {moment.text}. With the blocks of its hit, what does {call}hit) return?"
+        needed = f"{call}{found}): {moment.result}"
+        proof = (call_line(moment.spans[0]), f"of these are free: {listed(free)}", needed)
+        answer, merit = str(moment.result), 1 + len(free)
+        yield Question("lab-06", "blocks needed", ask, moment.state, answer, proof, moment.calls, merit=merit)
 
 
 def _after_growth(moment: Moment) -> Iterator[Question]:
@@ -84,19 +79,17 @@ def questions_of_hits(rng: random.Random, own: OwnParts) -> Iterator[Question]:
 
 
 def _after_arrival(moment: Moment) -> Iterator[Question]:
-    name = moment.call.name
-    done = f"{name} is admitted with the prompt {moment.text}."
-    num_hit = moment.spans[0].result
-    if num_hit:
-        ask = f"{name} is new: {moment.text}. How many tokens does get_computed_blocks find?"
-        yield _ask(moment, "lab-07", "hit", ask, num_hit)
-    if moment.evicted:
-        yield _ask(
-            moment, "lab-07", "evicted", f"{done} Which blocks does that evict, in order?", listed(moment.evicted)
-        )
-    if moment.revived:
-        ask = f"{done} Which blocks of its hit were free and are revived?"
-        yield _ask(moment, "lab-07", "revived", ask, listed(moment.revived))
+    """Ask for the hit, for the evicted and for the revived blocks, if there are any."""
+    new = f"{moment.call.name} is new: {moment.text}."
+    done = f"{moment.call.name} is admitted with the prompt {moment.text}."
+    asked = {
+        "hit": ("hit_tokens", f"{new} How many tokens does get_computed_blocks find?"),
+        "evicted": ("evicted", f"{done} Which blocks does that evict, in order?"),
+        "revived": ("revived", f"{done} Which blocks of its hit were free and are revived?"),
+    }
+    for kind, (measure, ask) in asked.items():
+        if answer := moment.measured(measure):
+            yield _ask(moment, "lab-07", kind, ask, answer_text(answer))
 
 
 def _after_end(moment: Moment) -> Iterator[Question]:
@@ -107,14 +100,14 @@ def _after_end(moment: Moment) -> Iterator[Question]:
     if num_cached and len(freed) > 1:
         ask = f"{moment.call.name} ends and is freed. What is the free queue then, next block first?"
         rules = (num_cached < len(freed)) + (len(freed) < len(table))
-        yield _ask(moment, "lab-07", "free queue", ask, listed(moment.after.free_order), rules)
+        yield _ask(moment, "lab-07", "free queue", ask, answer_text(moment.measured("free_order")), rules)
 
 
 def _ask(moment: Moment, lab_id: str, kind: str, ask: str, answer: object, rules: int = 0) -> Question:
     """Return a question about a moment. Its merit is the number of rules that decide what happens."""
     if moment.call.verb == "come":
-        is_capped = len(moment.call.tokens) == len(moment.found) * BLOCK_SIZE + BLOCK_SIZE
-        rules += bool(moment.revived) + bool(moment.evicted) + is_capped
+        is_capped = len(moment.call.tokens) == (len(moment.spans[0].found or []) + 1) * BLOCK_SIZE
+        rules += bool(moment.measured("revived")) + bool(moment.measured("evicted")) + is_capped
     return Question(lab_id, kind, ask, moment.state, str(answer), moment.proof(), moment.calls, merit=1 + rules)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from mini_kv.course.questions.question import Call, Question, listed
 from mini_kv.events.frame import Frame, frame_of_pool
+from mini_kv.events.predict import answer_text, measure_step
 from mini_kv.viz.text import draw_state
 
 LAB = "lab-03"
@@ -69,10 +70,8 @@ def _after_share(run: _PoolRun, other: str) -> Iterator[Question]:
     done = f"C begins with the first {begins} of {other} and takes {num_new} more."
     block_id = table[num_shared - 1].block_id
     if before.blocks[block_id].ref_cnt > 1:
-        yield _count(run, before, done, calls, block_id)
-    yield _question(
-        run, "free blocks", before, f"{done} How many blocks are free then?", run.pool.num_free_blocks, calls
-    )
+        yield _question(run, "reference count", before, done, calls, str(block_id), merit=2)
+    yield _question(run, "free blocks", before, done, calls)
 
 
 def _after_end(run: _PoolRun) -> Iterator[Question]:
@@ -82,27 +81,28 @@ def _after_end(run: _PoolRun) -> Iterator[Question]:
     shared = [block_id for block_id in ids if before.blocks[block_id].ref_cnt > 1]
     calls = run.end(name)
     done = f"{name} ends. Its table is freed, the last block first."
-    after = run.frame()
     if shared and len(shared) < len(ids):
-        ask = f"{done} What is the free queue then, next block first?"
-        yield _question(run, "free queue", before, ask, listed(after.free_order), calls, merit=2)
-        ask = f"{done} How many blocks are free then?"
-        yield _question(run, "free blocks", before, ask, run.pool.num_free_blocks, calls, merit=2)
+        for kind in ("free queue", "free blocks"):
+            yield _question(run, kind, before, done, calls, merit=2)
     if shared:
-        yield _count(run, before, done, calls, run.rng.choice(shared))
+        yield _question(run, "reference count", before, done, calls, str(run.rng.choice(shared)), merit=2)
 
 
-def _count(run: _PoolRun, before: Frame, done: str, calls: Sequence[str], block_id: int) -> Question:
-    ask = f"{done} What is the reference count of block {block_id} then?"
-    count = run.pool.blocks[block_id].ref_cnt
-    return _question(run, "reference count", before, ask, count, calls, about=str(block_id), merit=2)
+ASKED = {
+    "reference count": ("ref_cnt of {}", "What is the reference count of block {} then?"),
+    "free queue": ("free_order", "What is the free queue then, next block first?"),
+    "free blocks": ("free_blocks", "How many blocks are free then?"),
+}
+"""Each kind of question: the measure that stories ask for, and the words. `{}`: the block that it is about."""
 
 
 def _question(
-    run: _PoolRun, kind: str, before: Frame, ask: str, answer: object, calls: Sequence[str], **more: Any
+    run: _PoolRun, kind: str, before: Frame, done: str, calls: Sequence[str], about: str = "", merit: int = 1
 ) -> Question:
-    proof = (*calls, "after it:", *draw_state(run.frame()))
-    return Question(LAB, kind, ask, tuple(draw_state(before)), str(answer), proof, tuple(run.calls), **more)
+    measure, ask = (text.format(about) for text in ASKED[kind])
+    answer = answer_text(measure_step(measure, (), run.frame()))
+    state, proof = tuple(draw_state(before)), (*calls, "after it:", *draw_state(run.frame()))
+    return Question(LAB, kind, f"{done} {ask}", state, answer, proof, tuple(run.calls), about, merit)
 
 
 def _ids(blocks: Sequence[Any]) -> list[int]:

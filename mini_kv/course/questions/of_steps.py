@@ -13,6 +13,7 @@ from mini_kv.course.questions.cache_run import call_line
 from mini_kv.course.questions.question import BLOCK_SIZE, MAX_LINES, Call, Question, from_letters, letters, listed
 from mini_kv.events.frame import Frame, frame_of
 from mini_kv.events.recorder import Recorder
+from mini_kv.events.step_loop import sample_ready
 from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.viz.text import draw_state
 
@@ -83,12 +84,8 @@ class _StepsRun:
 
     def take(self, step: Any) -> None:
         """Apply the step's tokens: one for each request whose last token was computed."""
-        sampled = {}
-        for name, num_tokens in step.num_scheduled_tokens.items():
-            request = self.scheduler.requests[name]
-            if request.num_computed_tokens + num_tokens == request.num_tokens:
-                sampled[name] = [next_token(request.token_ids)]
-        self.scheduler.update_from_output(step, sampled)
+        tokens = sample_ready(self.scheduler, step, lambda request: next_token(request.token_ids))
+        self.scheduler.update_from_output(step, tokens)
 
 
 def questions_of_steps(rng: random.Random, own: OwnParts) -> Iterator[Question]:
@@ -131,9 +128,5 @@ def _of_step(
             ask = f"How many tokens of {name} does the step compute?"
             yield question("tokens of a request", ask, num_tokens, 1 + (name in waiting), name)
     if len(step.num_scheduled_tokens) > 1 and max(step.num_scheduled_tokens.values()) > 1:
-        yield question(
-            "tokens of the step",
-            "How many tokens does the step compute in all?",
-            sum(step.num_scheduled_tokens.values()),
-            1,
-        )
+        total = sum(step.num_scheduled_tokens.values())
+        yield question("tokens of the step", "How many tokens does the step compute in all?", total, 1)

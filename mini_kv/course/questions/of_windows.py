@@ -23,7 +23,7 @@ def questions_of_windows(rng: random.Random, own: OwnParts) -> Iterator[Question
     for moment in play(run, rng, NUM_CALLS, ("come", "grow", "end")):
         if moment.call.verb == "come" and moment.result is not None and moment.spans[0].result:
             ask = f"{GROUPS} {moment.call.name} is new: {moment.text}. How many tokens does get_computed_blocks find?"
-            merit = 1 + (0 in moment.found)
+            merit = 1 + (0 in (moment.spans[0].found or []))
             yield _ask(moment, "common hit", ask, moment.spans[0].result, merit)
         elif moment.call.verb == "grow" and moment.result is not None:
             yield from _after_growth(moment)
