@@ -47,7 +47,7 @@ _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", 
 _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 """Modules that the page "The finale" imports for lab-14."""
 MODELS = ("tiny", "tiny_windows")
-_OF_A_LAB = ("lab.toml", "test_lab.py", "fingerprints.json")
+_OF_A_LAB = ("README.md", "lab.toml", "test_lab.py", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_TESTS = re.compile(
     rf"packages/|labs/|mini_kv/course/({'|'.join(_OF_COURSE)})/|conftest\.py|(__pycache__/)?(lab|finale)_page\."
@@ -75,6 +75,8 @@ def course() -> Files:
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]
     files = {str(path.relative_to(_REPO)): path.read_bytes() for path in paths}
+    for name in [name for name in files if name.endswith("README.md")]:
+        files[name] = b"## The contract\n" + files[name].partition(b" The contract\n")[2].partition(b"\n#")[0]
     for name in _PYTHON_OF_THE_PAGE:
         files[name] = (_REPO / "book/mini_kv_book/assets" / name).read_bytes()
     return files | _bytecode_beside(files)

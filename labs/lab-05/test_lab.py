@@ -31,16 +31,16 @@ PROMPT = list(range(32))
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(4, "prefill", why="nothing is cached yet: the first request pays for all of its tokens")
+@points(4, "prefill", rule=3, why="nothing is cached yet: the first request pays for all of its tokens")
 def test_1_first_request_populates_a_cold_cache(lab: LabUnderTest) -> None:
     """A comes first: 0 tokens cached, eight new blocks."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     _, cached = admit(lab, kv, PROMPT, "A")
-    lab.expect("A's cached tokens", 0, cached)
+    lab.expect("A's cached tokens", 0, cached, rule=2)
     lab.expect("A's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(kv, "A"), why="32 tokens fill 8 blocks of 4")
 
 
-@points(4, "prefill", after="test_1_first_request_populates_a_cold_cache")
+@points(4, "prefill", rule=3, after="test_1_first_request_populates_a_cold_cache")
 def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> None:
     """B asks the same: 28 of 32 tokens cached, seven of A's blocks, and one new block instead of eight."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -52,6 +52,7 @@ def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> 
         28,
         cached,
         why="a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
+        rule=2,
     )
     lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "B"), why="A's first seven blocks, then B's own")
     lab.expect(
@@ -65,6 +66,7 @@ def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> 
 @points(
     4,
     "ref_counts",
+    rule=8,
     why="each table that contains a block adds one reference: blocks 1 to 7 are in both tables, the last is in one",
 )
 def test_3_reference_counts_show_the_sharing(lab: LabUnderTest) -> None:
@@ -77,7 +79,7 @@ def test_3_reference_counts_show_the_sharing(lab: LabUnderTest) -> None:
     lab.expect("B's reference counts without A", [1] * 8, lab.ref_counts(kv, b))
 
 
-@points(2, "prefill", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(2, "prefill", rule=2, after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_4_diverging_prompt_shares_only_the_common_prefix(lab: LabUnderTest) -> None:
     """B begins like A for 16 tokens, then goes its own way: 16 cached, four blocks shared."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -87,7 +89,7 @@ def test_4_diverging_prompt_shares_only_the_common_prefix(lab: LabUnderTest) -> 
     lab.expect("B's block table", [1, 2, 3, 4, 9, 10, 11, 12], table(kv, "B"))
 
 
-@points(3, "prefill", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(3, "prefill", rule=3, after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_5_tails_are_evicted_before_the_shared_prefix(lab: LabUnderTest) -> None:
     """A pool of exactly ten: under pressure the two private tails go first, the head of the prefix last."""
     kv = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)  # null, A's eight, B's tail
@@ -109,7 +111,7 @@ def test_5_tails_are_evicted_before_the_shared_prefix(lab: LabUnderTest) -> None
     lab.expect("old prefix that can still be hit", 4, hit_length(kv, PROMPT), why="only block 1 is still cached")
 
 
-@points(4, "prefill", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(4, "prefill", rule=3, after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_6_cached_free_blocks_are_revived_not_recomputed(lab: LabUnderTest) -> None:
     """A is freed, its blocks stay cached; D has the same prompt and gets them from the middle of the queue."""
     kv = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)
@@ -122,7 +124,7 @@ def test_6_cached_free_blocks_are_revived_not_recomputed(lab: LabUnderTest) -> N
     lab.expect("free queue", [8], free_queue(kv), why="a revived block leaves the queue, wherever it is in it")
 
 
-@points(2, "prefill", after="test_1_first_request_populates_a_cold_cache")
+@points(2, "prefill", rule=2, after="test_1_first_request_populates_a_cold_cache")
 def test_7_caching_disabled_means_no_sharing(lab: LabUnderTest) -> None:
     """The control group: with caching off, the same prompt costs eight blocks every time."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE, enable_caching=False)
@@ -132,7 +134,9 @@ def test_7_caching_disabled_means_no_sharing(lab: LabUnderTest) -> None:
     lab.expect("B's block table", [9, 10, 11, 12, 13, 14, 15, 16], table(kv, "B"))
 
 
-@points(4, "cache_hit_rate", why="the rate counts the tokens of all requests, also those of A, which found nothing")
+@points(
+    4, "cache_hit_rate", rule=9, why="the rate counts the tokens of all requests, also those of A, which found nothing"
+)
 def test_8_hit_rate_counts_the_pioneers(lab: LabUnderTest) -> None:
     """The second request found 28 of 32, 87.5 %; but the first found none, and together it is 43.75 %."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -149,7 +153,7 @@ def test_8_hit_rate_counts_the_pioneers(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "prefill", stage="adversary", after="test_5_tails_are_evicted_before_the_shared_prefix")
+@points(2, "prefill", rule=3, stage="adversary", after="test_5_tails_are_evicted_before_the_shared_prefix")
 def test_scrambled_frees_leave_a_queue_that_you_can_predict(lab: LabUnderTest) -> None:
     """Three sharers leave in another order than they came. Predict the whole queue on paper before you look."""
     kv = lab.make_kv(num_blocks=16, block_size=BLOCK_SIZE)
@@ -167,7 +171,7 @@ def test_scrambled_frees_leave_a_queue_that_you_can_predict(lab: LabUnderTest) -
     )
 
 
-@points(2, "prefill", stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
+@points(2, "prefill", rule=2, stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
 def test_same_block_after_another_prefix_is_another_block(lab: LabUnderTest) -> None:
     """The same four tokens after other tokens are other KV: nothing may match."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -179,7 +183,7 @@ def test_same_block_after_another_prefix_is_another_block(lab: LabUnderTest) -> 
     lab.expect("tables of B and C", [[4, 5, 6], [7, 8]], [table(kv, "B"), table(kv, "C")])
 
 
-@points(2, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
+@points(2, "prefill", rule=2, stage="adversary", after="test_1_first_request_populates_a_cold_cache")
 def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
     """A's blocks are overwritten by C: a request with A's prompt must not find C's KV."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
@@ -192,7 +196,7 @@ def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
     lab.expect("D's cached tokens", 0, cached, why="a block that is reused loses its block hash")
 
 
-@points(1, "prefill", stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
+@points(1, "prefill", rule=2, stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
 def test_nothing_after_a_hole_is_hit(lab: LabUnderTest) -> None:
     """A's third block loses its block hash while A runs: the blocks after it are cached, and no lookup reaches them."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -203,7 +207,7 @@ def test_nothing_after_a_hole_is_hit(lab: LabUnderTest) -> None:
     lab.expect("B's block table", [1, 2, 9, 10, 11, 12, 13, 14], table(kv, "B"))
 
 
-@points(1, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
+@points(1, "prefill", rule=3, stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
 def test_a_hit_in_front_of_the_queue_is_not_taken_as_new(lab: LabUnderTest) -> None:
     """B's hits stand in front of the free queue, where new blocks come from: they must be pulled out first."""
     kv = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)
@@ -218,7 +222,7 @@ def test_a_hit_in_front_of_the_queue_is_not_taken_as_new(lab: LabUnderTest) -> N
     lab.expect("B's prompt that can be hit afterwards", 32, hit_length(kv, [*PROMPT, 32, 33, 34, 35]))
 
 
-@points(2, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
+@points(2, "prefill", rule=5, stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
 def test_revived_hit_is_charged(lab: LabUnderTest) -> None:
     """A revived block leaves the free queue like a new one: with 7 free blocks B is refused, with 8 it is admitted."""
     why = "B needs 8 blocks out of the free queue: 7 to revive and 1 new"
@@ -237,7 +241,7 @@ def test_revived_hit_is_charged(lab: LabUnderTest) -> None:
     lab.expect("B's prefill, 7 blocks free, all of them hits", None, lab.prefill(tight, PROMPT, "B"), why=why)
 
 
-@points(3, "prefill", stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(3, "prefill", rule=6, stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
     """No room for B: None, and every count as before; when A is gone, B's turn comes again and it fits."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
@@ -260,7 +264,7 @@ def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
     lab.expect("B's cached tokens at the second try", 28, cached)
 
 
-@points(1, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
+@points(1, "prefill", rule=7, stage="adversary", after="test_1_first_request_populates_a_cold_cache")
 def test_errors_are_not_refusals(lab: LabUnderTest) -> None:
     """A bad token and an id that is in use are the caller's mistakes: None would hide them, an exception tells them."""
     for what, tokens, error in (
@@ -278,7 +282,7 @@ def test_errors_are_not_refusals(lab: LabUnderTest) -> None:
         )
 
 
-@points(2, "prefill", stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(2, "prefill", rule=2, stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_lengths_around_a_block_and_other_block_sizes(lab: LabUnderTest) -> None:
     """One token less, exactly full, one more; blocks of 1, 3, 4 and 16 tokens; ids out of order."""
     for block_size in (1, 3, 4, 16):
@@ -300,7 +304,7 @@ def test_lengths_around_a_block_and_other_block_sizes(lab: LabUnderTest) -> None
             )
 
 
-@points(2, "ref_counts", stage="adversary", after="test_3_reference_counts_show_the_sharing")
+@points(2, "ref_counts", rule=8, stage="adversary", after="test_3_reference_counts_show_the_sharing")
 def test_reference_counts_of_any_table(lab: LabUnderTest) -> None:
     """Three holders, a partial tail, ids out of order: one count for every block of the table, in its order."""
     kv = lab.make_kv(num_blocks=30, block_size=BLOCK_SIZE)
@@ -313,7 +317,7 @@ def test_reference_counts_of_any_table(lab: LabUnderTest) -> None:
     lab.expect("C's reference counts", [3, 1], lab.ref_counts(kv, c))
 
 
-@points(2, "cache_hit_rate", stage="adversary", after="test_8_hit_rate_counts_the_pioneers")
+@points(2, "cache_hit_rate", rule=9, stage="adversary", after="test_8_hit_rate_counts_the_pioneers")
 def test_hit_rate_ignores_lookups_that_admit_no_request(lab: LabUnderTest) -> None:
     """A lookup is not a request: a refused request that tries again counts once."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
@@ -332,6 +336,7 @@ def test_hit_rate_ignores_lookups_that_admit_no_request(lab: LabUnderTest) -> No
 @points(
     3,
     "prefill",
+    rule=3,
     stage="property",
     after="test_2_identical_prompt_shares_all_but_the_tail_block",
     why="what the same cache does in plain lists; see NaiveCache in mini_kv/course/labkit/naive.py",
@@ -371,16 +376,17 @@ def admit(lab: LabUnderTest, kv: WatchedKVCacheManager, token_ids: list[int], re
     result = lab.prefill(kv, token_ids, request_id)
     if type(result) is not tuple or len(result) != 2:
         why = "None is for a request that is refused; there was room here"
-        lab.fail(f"what prefill returned for {request_id}", "(request, number of cached tokens)", result, why)
+        lab.fail(f"what prefill returned for {request_id}", "(request, number of cached tokens)", result, why, rule=1)
     request, cached = result
     if getattr(request, "request_id", None) != request_id:
         why = "prefill returns the pair (request, number of cached tokens), in this order"
-        lab.fail(f"the request that prefill returned for {request_id}", f"Request({request_id!r}, ...)", request, why)
+        lab.fail(f"the request that prefill returned for {request_id}", f"Request({request_id!r}, ...)", request, why, rule=1)
     lab.expect(
         f"computed tokens of {request_id} after its prefill",
         len(token_ids),
         request.num_computed_tokens,
         why="the step has run: the cached tokens and the new ones all have their KV now",
+        rule=4,
     )
     return request, cached
 

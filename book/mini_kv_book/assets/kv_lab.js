@@ -404,7 +404,7 @@ class KvLab extends HTMLElement {
   /** The first failure: the belief behind it, expected and got beside the picture, a question, and where help is. */
   #failed({ card, tests }) {
     const { belief, test, function: name } = card;
-    const { what, expected = [], state = [], why = [], at = [] } = card.parts;
+    const { what, expected = [], state = [], breaks = [], why = [], at = [] } = card.parts;
     const told = inWords(what.filter((line) => !line.startsWith(" ")));
     const error = told.length > LONG && told.match(/^(\w+): /)?.[1]; // of the engine, which names all that it was given
     const raised = lineOf(at) ? this.#t("Line {0} raised {1}.", lineOf(at), error) : this.#t("Your code raised {0}.", error);
@@ -412,6 +412,7 @@ class KvLab extends HTMLElement {
     const facts = make("div", { class: "facts" });
     if (belief && told) facts.append(make("p", {}, error ? raised : told));
     if (more.length) facts.append(this.#pre(more));
+    if (breaks.length) facts.append(make("p", {}, make("strong", {}, this.#t("Your code {0}", inWords(breaks)))));
     if (why.length) facts.append(make("p", {}, inWords(why)));
     if (at.length) facts.append(make("p", { class: "line" }, ...this.#linked(this.#wholeLine(at))));
     if (error) facts.append(make("details", {}, make("summary", {}, this.#t("The error in full")), make("p", {}, told)));

@@ -23,7 +23,7 @@ from mini_kv.course.commands.story_command import story_texts
 from mini_kv.course.labkit import plugin
 from mini_kv.course.labkit.failure import parts_of
 from mini_kv.course.labkit.lab import Lab, load_lab
-from mini_kv.course.labkit.scoreboard import ASK, LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.course.labkit.scoreboard import ASK, BREAKS, LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.course.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
 from mini_kv.viz.language import line_in
@@ -172,7 +172,8 @@ def _card(lab: Lab, results: Sequence[LabResult], last: str) -> dict[str, Any]:
     if first is None:
         return {"state": "pass", "lesson": lab.lesson, "question": lab.question}
     card = {"state": first.state, "test": first.test, "function": first.short_function, "place": last}
-    belief = "" if first.belief.startswith(ASK) else first.belief.partition("\n")[0]
+    claims = first.belief and not first.belief.startswith((ASK, BREAKS))
+    belief = first.belief.partition("\n")[0] if claims else ""
     return card | {"belief": belief, "question": first.belief.partition(ASK)[2], "parts": parts_of(first.message)}
 
 

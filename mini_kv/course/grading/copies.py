@@ -41,7 +41,7 @@ def fresh_copy(lab: Lab, folder: Path, dice: random.Random) -> Copy:
     for file in ("conftest.py", "pyproject.toml"):
         shutil.copyfile(lab.root / file, folder / file)
     place = folder / "labs" / lab.lab_id
-    ignore = shutil.ignore_patterns("starter.py", "__pycache__", "README.md")
+    ignore = shutil.ignore_patterns("starter.py", "__pycache__")
     shutil.copytree(lab.folder, place, ignore=ignore)
     text, copy = with_canaries((place / "test_lab.py").read_text(encoding="utf-8"), dice)
     (place / "test_lab.py").write_text(text, encoding="utf-8")

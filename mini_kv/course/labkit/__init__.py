@@ -25,7 +25,7 @@ def todo(lab: str, function: str, step: str) -> NoReturn:
 
 
 def points(
-    value: int, function: str, *, stage: str = "biography", after: str | None = None, why: str = ""
+    value: int, function: str, *, stage: str = "biography", after: str | None = None, rule: int = 0, why: str = ""
 ) -> "pytest.MarkDecorator":
     """Mark a lab's test with its points, the learner's function that it checks, and its reason.
 
@@ -34,8 +34,9 @@ def points(
         function: name of the learner's function.
         stage: `biography` (to be read in order), `adversary` or `property`.
         after: name of the test that must pass before. If it fails, the marked test is not run.
+        rule: number of the sentence of README's contract that the test checks. A failure without a belief prints it.
         why: the idea behind the test, one sentence. It is the last line of a failure.
     """
     import pytest  # a starter imports this package too, and needs no pytest
 
-    return pytest.mark.lab(points=value, function=function, stage=stage, after=after, why=why)
+    return pytest.mark.lab(points=value, function=function, stage=stage, after=after, rule=rule, why=why)

@@ -22,6 +22,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -185,6 +186,22 @@ def _audit_starter(audit: Audit) -> None:
     other = [result.test for result in results if result.state is not State.TODO]
     if other:
         audit.findings.append(f"starter: not TODO: {', '.join(other)}")
+    _audit_contract(audit, results)
+
+
+def _audit_contract(audit: Audit, results: Sequence[LabResult]) -> None:
+    """Check that every test names a sentence of README's contract, and that every sentence has a test."""
+    names = [name for name in ("test_lab.py", "helpers.py") if (audit.lab.folder / name).is_file()]
+    told = "".join((audit.lab.folder / name).read_text(encoding="utf-8") for name in names)
+    named = {int(number) for number in re.findall(r"\brule=(\d+)", told)}
+    sentences = set(range(1, len(audit.lab.contract()) + 1))
+    without = [result.test for result in results if not result.rule]
+    if without:
+        audit.findings.append(f"no rule=, the number of a sentence of README's contract: {', '.join(without)}")
+    for number in sorted(named - sentences):
+        audit.findings.append(f"rule={number}, but README's contract has {len(sentences)} sentences")
+    for number in sorted(sentences - named):
+        audit.findings.append(f"no test has rule={number} of README's contract")
 
 
 def _audit_signatures(audit: Audit) -> None:

@@ -27,7 +27,7 @@ from mini_kv.core.invariants import LEDGER, InvariantViolationError
 from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.course.labkit.implementation import LoadError
 from mini_kv.course.labkit.lab import relative
-from mini_kv.course.labkit.scoreboard import ACTS_AS_IF, ASK, LabResult, in_full
+from mini_kv.course.labkit.scoreboard import ACTS_AS_IF, ASK, BREAKS, LabResult, in_full
 from mini_kv.course.labkit.time_limit import TookTooLongError
 from mini_kv.events.story import story
 from mini_kv.viz.text import LEGEND, draw_state
@@ -207,7 +207,7 @@ def with_belief(message: str, belief: str) -> str:
     return "\n".join([*lines[:end], *said, *lines[end:]])
 
 
-PARTS = ("   expected ", "   calls ", "   state ", ACTS_AS_IF, ASK, "why: ", "at:  ", "hint: ")
+PARTS = ("   expected ", "   calls ", "   state ", ACTS_AS_IF, BREAKS, ASK, "why: ", "at:  ", "hint: ")
 """First words of the parts of a failure. Its first lines, which describe the error, have none."""
 
 

@@ -45,6 +45,8 @@ class LabFailure(AssertionError):
         """Further results of the test. They are not shown, but distinguish beliefs."""
         self.line = 0
         """The line of the learner's file, if no traceback has it."""
+        self.rule = 0
+        """Number of the sentence of the contract, if it is another one than the test's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +259,15 @@ class LabUnderTest:
 
         return call
 
-    def expect(self, what: str, want: object, got: object, why: str = "") -> None:
-        """Compare the result of the learner's code with the expected one.
+    def expect(self, what: str, want: object, got: object, why: str = "", rule: int = 0) -> None:
+        """Compare the result of the learner's code with the expected one. `rule`: as in `fail`.
 
         Types count as well: `True` is not 1, and an object that claims to equal everything is not equal. Lists are
         compared item by item. Floats must agree to 1e-9.
         """
         self._note_comparison(what, want, got)
         if not same(want, got):
-            self.fail(what, want, got, why)
+            self.fail(what, want, got, why, rule=rule)
 
     def expect_all(self, rows: Iterable[tuple[str, object, object, str]]) -> None:
         """Compare a table of `(what, want, got, why)` as `expect` does. All rows are read before a difference fails."""
@@ -288,10 +290,22 @@ class LabUnderTest:
         return len(self.kvs), len(self.kvs[-1].spans) if self.kvs else 0
 
     def fail(
-        self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
+        self,
+        what: str,
+        want: object,
+        got: object,
+        why: str = "",
+        picture: Sequence[str] = (),
+        seen: object = None,
+        rule: int = 0,
     ) -> NoReturn:
-        """Fail with this message and lines to draw. Always raises `LabFailure` with all of these."""
-        raise LabFailure(what, want, got, why, picture, seen)
+        """Fail with this message and lines to draw. Always raises `LabFailure` with all of these.
+
+        `rule` is the number of the sentence of the contract that is broken, if it is another one than the test's.
+        """
+        failure = LabFailure(what, want, got, why, picture, seen)
+        failure.rule = rule
+        raise failure
 
 
 def same(want: object, got: object) -> bool:

@@ -199,6 +199,18 @@ class Lab:
             return []
         return [f.name for f in self.functions if not re.search(rf"\b{f.name.rpartition('.')[2]}\b", text)]
 
+    def contract(self) -> tuple[str, ...]:
+        """Return the numbered sentences under the README's heading "The contract", without the marks of Markdown.
+
+        A sentence may go on in indented lines. Nothing if there is no README.
+        """
+        file = self.folder / "README.md"
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        _, _, section = text.partition(" The contract\n")
+        section = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+        items = re.findall(r"^\d+\. (.+(?:\n   +.+)*)", section, re.MULTILINE)
+        return tuple(" ".join(item.replace("**", "").split()) for item in items)
+
     def tests(self) -> list[str]:
         """Return the names of the lab's tests in order."""
         return tests_in((self.folder / "test_lab.py").read_text(encoding="utf-8"))

@@ -24,19 +24,29 @@ import pytest
 from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.export import remove_old, write_results
 from mini_kv.course.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
-from mini_kv.course.labkit.fixture import LabUnderTest
-from mini_kv.course.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
+from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.course.labkit.implementation import Implementation, ImplementationError, LoadError, check_choice, resolve
 from mini_kv.course.labkit.judge import changed, functions_of_the_judge
 from mini_kv.course.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab
 from mini_kv.course.labkit.misconception import beliefs_for_learner
 from mini_kv.course.labkit.progress import record_run
-from mini_kv.course.labkit.scoreboard import ENDED, LabResult, State, draw_brief, draw_scoreboard, in_full
+from mini_kv.course.labkit.scoreboard import (
+    ASK,
+    ENDED,
+    LabResult,
+    State,
+    draw_brief,
+    draw_scoreboard,
+    first_failures,
+    in_full,
+)
 from mini_kv.course.labkit.time_limit import (
     PATIENCE_S,
     TIME_LIMIT_S,
     Clock,
     Interrupted,
     NoVerdictError,
+    TookTooLongError,
     hard_limit,
     memory_limit,
     time_limit,
@@ -97,7 +107,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, remove results of an earlier run, and refuse an invalid LAB_IMPL."""
     config.addinivalue_line(
-        "markers", "lab(points, function, stage, after, why): a lab's test; see mini_kv.course.labkit"
+        "markers", "lab(points, function, stage, after, rule, why): a lab's test; see mini_kv.course.labkit"
     )
     config.stash[RESULTS] = {}
     config.stash[IMPLEMENTATIONS] = {}
@@ -215,7 +225,8 @@ def _new_result(lab: Lab, item: pytest.Item) -> LabResult:
     if marker is None:
         raise pytest.UsageError(f"{item.nodeid} has no @points: every test of a lab needs its points")
     values = marker.kwargs
-    return LabResult(lab, item.name, values["points"], values["function"], values["stage"], values["after"])
+    shown = {name: values[name] for name in ("points", "function", "stage", "after", "rule")}
+    return LabResult(lab, item.name, **shown)
 
 
 @pytest.fixture
@@ -391,6 +402,10 @@ def _set_message(
         if fixture is not None and fixture.charged:
             result.function = fixture.charged
         message = describe(error, result, why, fixture, implementation.file)
+        if isinstance(error, LoadError | SyntaxError | TookTooLongError):
+            result.rule = 0  # no function of the learner's has returned or raised anything
+        elif isinstance(error, LabFailure):
+            result.rule = error.rule or result.rule
         result.signs = num_signs(error)
         result.observed = observed(error, implementation.file, len(fixture.notes) if fixture is not None else 0)
         if message is None and implementation.is_reference:  # our own bug
@@ -486,7 +501,7 @@ def _finish(config: pytest.Config) -> None:
 
 
 def _name_beliefs(config: pytest.Config) -> None:
-    """Add the learner's possible belief, if one is known, to the first failure of each function.
+    """Add the learner's possible belief to the first failure of each function, or the rule that the code breaks.
 
     All tests of a function must have ended before. The failures are printed later. JUnit's file already has their
     texts, so it gets properties.
@@ -494,12 +509,16 @@ def _name_beliefs(config: pytest.Config) -> None:
     junit = [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "add_global_property")]
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
         results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
-        for function, belief in beliefs_for_learner(implementation.lab, results).items():
-            first = next(r for r in results if r.function == function and r.state is State.FAIL)
-            told, first.message, first.belief = first.message, with_belief(first.message, belief), belief
-            _tell_again(config, told, first.message)
-            for xml in junit:
-                xml.add_global_property(f"{lab_id} {function}", in_full(belief))
+        beliefs = beliefs_for_learner(implementation.lab, results)
+        for first in first_failures(results):
+            belief = beliefs.get(first.function, "")
+            if not belief or belief.startswith(ASK):
+                belief = f"{first.breaks()}\n{belief}".strip()
+            if belief:
+                told, first.message, first.belief = first.message, with_belief(first.message, belief), belief
+                _tell_again(config, told, first.message)
+            for xml in junit if belief else ():
+                xml.add_global_property(f"{lab_id} {first.function}", in_full(belief))
 
 
 def _tell_again(config: pytest.Config, told: str, message: str) -> None:

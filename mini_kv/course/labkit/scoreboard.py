@@ -18,6 +18,8 @@ ENDED = "Python ended in this test, before the test did"
 
 ACTS_AS_IF = "your code acts as if "
 """First words of a belief. They are true for a slip as well as for a misunderstanding."""
+BREAKS = "breaks rule "
+"""First words of the sentence of the contract that a failure breaks. They are shown where no belief is recognised."""
 ASK = "ask: "
 """First word of a belief's question, in a line of its own."""
 
@@ -47,6 +49,8 @@ class LabResult:
     function: str
     stage: str
     after: str | None
+    rule: int = 0
+    """Number of the sentence of the lab's contract that the test checks, or 0."""
     state: State = State.NOT_RUN
     message: str = ""
     """The message of the failure, as the student saw it."""
@@ -69,10 +73,22 @@ class LabResult:
         """Sum of the earned points."""
         return self.points if self.state is State.PASS else 0
 
+    def breaks(self) -> str:
+        """Return the sentence of the lab's contract that a failure of the test breaks, or nothing."""
+        contract = self.lab.contract()
+        known = 0 < self.rule <= len(contract)
+        return f"{BREAKS}{self.rule} of the contract: {contract[self.rule - 1]}" if known else ""
+
 
 def in_full(belief: str) -> str:
-    """Return a belief as a learner reads it. A question alone claims nothing."""
-    return belief if belief.startswith(ASK) else f"{ACTS_AS_IF}{belief}"
+    """Return a belief as a learner reads it. A question or a broken rule alone claims nothing."""
+    return belief if belief.startswith((ASK, BREAKS)) else f"{ACTS_AS_IF}{belief}"
+
+
+def first_failures(results: Sequence[LabResult]) -> list[LabResult]:
+    """Return the first failure of each function."""
+    failed = [result for result in results if result.state is State.FAIL]
+    return list({result.function: result for result in reversed(failed)}.values())[::-1]
 
 
 def all_ran(lab: Lab, results: Sequence[LabResult]) -> bool:
