@@ -15,23 +15,29 @@ NEEDS = re.compile(r"Needs\s+Python\s+and\s+pytest,\s+no\s+GPU,\s+no\s+PyTorch\.
 """The sentence in a README with the requirements of a lab that a page can run."""
 
 
-def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
+def arranged(lines: list[str], lab: str, solve: str, is_second: bool = False) -> list[str]:
     """Return the lines of a lab's README for its page: contract and editor, the specification, then the rest.
 
     Args:
         lines: the README's lines.
         lab: such as `lab-05`.
         solve: text of the link to the editor at the top of the page.
+        is_second: whether it is the part 2 of the lab above it on the page.
     """
     sections = sections_of(lines)
     heading, *opening = sections.pop("")
+    code = "part-2-code" if is_second else "run-it-here"
+    if is_second:  # the anchors are the first part's
+        heading = f"#{heading} {{ #part-2 }}"
+        for title, of in sections.items():
+            of[0] += f" {{ #part-2-{anchor_of(title)} }}"
     spec = [title for title in sections if title in SPECIFICATION]
     rest = [title for title in sections if title not in spec]
     return [
-        *[heading, "", f"[{solve}](#run-it-here){{ .kv-solve }}", ""],
+        *[heading, "", f"[{solve}](#{code}){{ .kv-solve }}", ""],
         *['<div class="kv-bench" markdown>', '<div class="kv-contract" markdown>', "", *contract(lab), "", "</div>"],
-        *['<div class="kv-desk" markdown>', "", "## Your code { #run-it-here }", "", "```kv-lab", lab, "```", ""],
-        *["</div>", '<div class="kv-spec" markdown>', "", *opening, "", _below(rest[:2]), ""],
+        *['<div class="kv-desk" markdown>', "", f"## Your code {{ #{code} }}", "", "```kv-lab", lab, "```", ""],
+        *["</div>", '<div class="kv-spec" markdown>', "", *opening, "", _below(rest[:2], "part-2-" * is_second), ""],
         *chain(*(sections[title] for title in spec)),
         *["", "</div>", "</div>", ""],
         *chain(*(sections[title] for title in rest)),
@@ -47,9 +53,9 @@ def nothing_to_install(lines: list[str]) -> list[str]:
     return NEEDS.sub("Nothing to install here. To run it at home: Python and pytest.", "\n".join(lines)).split("\n")
 
 
-def _below(titles: list[str]) -> str:
+def _below(titles: list[str], part: str) -> str:
     """Return the sentence with links to sections that a reader may want before the editor."""
-    links = [f"[{title}](#{anchor_of(title)})" for title in titles]
+    links = [f"[{title}](#{part}{anchor_of(title)})" for title in titles]
     return f"Below: {', '.join(links)}."
 
 

@@ -54,14 +54,15 @@ class Directives(Preprocessor):
         path = ROOT / name
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
+        is_second = len(self.md.kv_included) > 0
         self.md.kv_included.append(path)
         lines = path.read_text(encoding="utf-8").splitlines()
         if closed := closed_sentence(path.parent.name):
             return [lines[0], "", closed]
         needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
         if runs_here(needs, megabytes()):
-            return arranged(nothing_to_install(lines), path.parent.name, "Solve it here")
-        return arranged(lines, path.parent.name, "Solve it on your machine")
+            return arranged(nothing_to_install(lines), path.parent.name, "Solve it here", is_second)
+        return arranged(lines, path.parent.name, "Solve it on your machine", is_second)
 
 
 def for_instructors(lab: str) -> list[str]:

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from mini_kv import _HOMES
-from mini_kv.course.labkit.lab import load_lab, place_of
+from mini_kv.course.labkit.lab import all_labs, load_lab, place_of
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
@@ -63,12 +63,30 @@ def title_of(path: Path) -> str:
 
 def lab_page(lab: str) -> str:
     """Return the page of a lab, as wide as the screen: README with the lab in it, then the instructor's part."""
-    status = "status: triton\n" if load_lab(ROOT / "labs" / lab).needs == "K" else ""
-    return (
-        f"---\n{status}hide: [navigation, toc]\n---\n\n"
-        f"<!-- include labs/{lab}/README.md -->\n\n"
-        f"<!-- instructor {lab} -->\n"
+    about = load_lab(ROOT / "labs" / lab)
+    first = next((one.lab_id for one in all_labs(ROOT) if one.second_part == lab), "")
+    if first:
+        return MOVED.format(title=about.title, first=first)
+    status = "status: triton\n" if about.needs == "K" else ""
+    parts = [lab, *filter(None, [about.second_part])]
+    return f"---\n{status}hide: [navigation, toc]\n---\n\n" + "\n".join(
+        [f"<!-- include labs/{name}/README.md -->\n" for name in parts]
+        + [f"<!-- instructor {name} -->\n" for name in parts]
     )
+
+
+MOVED = """---
+search:
+  exclude: true
+---
+
+# {title}
+
+<meta http-equiv="refresh" content="0; url=../{first}/#part-2">
+
+This is [part 2 of {first}]({first}.md#part-2).
+"""
+"""The page at the former address of a second part."""
 
 
 def front_door() -> str:
@@ -119,13 +137,18 @@ def navigation() -> dict[str, list[str]]:
     for title, names in groups.items():
         api.append(f"      - {title}:")
         api += [f"          - {name.removeprefix('mini_kv.')}: api/{name}.md" for name in names]
+    every = all_labs(ROOT)
     of_chapters = []
     for part, its_chapters in chapters().items():
         of_chapters.append(f"      - {part}:")
         of_chapters += [f'          - "{title}": chapters/{name}' for name, title in its_chapters.items()]
     return {
         "chapters": of_chapters,
-        "labs": [f'      - "{lab[4:6]} {load_lab(ROOT / "labs" / lab).title}": labs/{lab}.md' for lab in labs()],
+        "labs": [
+            f'      - "{lab.lab_id[4:6]} {lab.title}": labs/{lab.lab_id}.md'
+            for lab in every
+            if lab.lab_id not in [other.second_part for other in every]
+        ],
         "api": api,
     }
 

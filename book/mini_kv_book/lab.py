@@ -103,7 +103,9 @@ def ways_on(lab: str) -> list[list[str]]:
     ways = [["The chapter", title_of(chapter), f"../../chapters/{chapter}/"], ["At home", f"make {lab}", "#run"]]
     if follows is None:
         return ways
-    return [["Next", _read_toml(ROOT / "labs" / follows / "lab.toml")["title"], f"../{follows}/"], *ways]
+    second = _read_toml(ROOT / "labs" / lab / "lab.toml").get("second_part")
+    link = "#part-2" if follows == second else f"../{follows}/"
+    return [["Next", _read_toml(ROOT / "labs" / follows / "lab.toml")["title"], link], *ways]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .helpers import Desk, RealPool, prefixes
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "take", why="the queue is the eviction policy: take only follows its order")
+@points(2, "take", rule=1, why="the queue is the eviction policy: take only follows its order")
 def test_1_new_blocks_come_from_the_front_of_the_queue(lab: LabUnderTest) -> None:
     """Four blocks, none with a hash, ids out of order: two are taken, then none at all."""
     desk = Desk(lab, 4, queue=[3, 1, 4, 2])
@@ -27,7 +27,7 @@ def test_1_new_blocks_come_from_the_front_of_the_queue(lab: LabUnderTest) -> Non
     desk.sees("take(pool, 0)", ([], taken), queue=[4, 2], counts=[1, 0, 1, 0], index={})
 
 
-@points(3, "take", after="test_1_new_blocks_come_from_the_front_of_the_queue")
+@points(3, "take", rule=2, after="test_1_new_blocks_come_from_the_front_of_the_queue")
 def test_2_nothing_leads_to_a_block_that_is_written_anew(lab: LabUnderTest) -> None:
     """Block 3 holds "ab", and no table holds it. It is handed out: a request that asks for "ab" must not find it."""
     desk = Desk(lab, 4, {"A": [1]}, {1: "a", 3: "ab"}, queue=[3, 2, 4])
@@ -36,7 +36,7 @@ def test_2_nothing_leads_to_a_block_that_is_written_anew(lab: LabUnderTest) -> N
     desk.sees("take(pool, 2)", ([3, 2], taken), queue=[4], counts=[1, 1, 1, 0], index={"a": [1]}, why_index=why)
 
 
-@points(3, "give_back", why="a block is useless without the blocks before it, so it is reused first")
+@points(3, "give_back", rule=5, why="a block is useless without the blocks before it, so it is reused first")
 def test_3_a_table_lines_up_from_its_tail(lab: LabUnderTest) -> None:
     """A leaves with three full blocks. Blocks 2 and 5 have been free for longer."""
     desk = Desk(lab, 5, {"A": [4, 1, 3]}, {4: "a", 1: "ab", 3: "abc", 5: "x"}, queue=[2, 5])
@@ -45,7 +45,7 @@ def test_3_a_table_lines_up_from_its_tail(lab: LabUnderTest) -> None:
     desk.sees("give_back of [4, 1, 3]", queue=[2, 5, 3, 1, 4], counts=[0] * 5, index=index)
 
 
-@points(2, "give_back", after="test_3_a_table_lines_up_from_its_tail")
+@points(2, "give_back", rule=5, after="test_3_a_table_lines_up_from_its_tail")
 def test_4_a_block_without_a_hash_goes_before_all_that_wait(lab: LabUnderTest) -> None:
     """A's last two blocks have no hash, for it stopped too early: no request can ever find them."""
     desk = Desk(lab, 6, {"A": [4, 1, 3, 6]}, {4: "a", 1: "ab", 5: "x"}, queue=[2, 5])
@@ -55,7 +55,7 @@ def test_4_a_block_without_a_hash_goes_before_all_that_wait(lab: LabUnderTest) -
     desk.sees("give_back of [4, 1, 3, 6]", queue=[6, 3, 2, 5, 1, 4], counts=[0] * 6, index=index, why=why)
 
 
-@points(2, "give_back", after="test_3_a_table_lines_up_from_its_tail")
+@points(2, "give_back", rule=4, after="test_3_a_table_lines_up_from_its_tail")
 def test_5_a_shared_block_stays_with_its_other_holder(lab: LabUnderTest) -> None:
     """A, B and C share their first block, A and B the second, too; B leaves, then A."""
     desk = Desk(lab, 5, {"A": [1, 2, 3], "B": [1, 2, 4], "C": [1]}, {1: "a", 2: "ab", 3: "abc", 4: "abe"})
@@ -68,7 +68,7 @@ def test_5_a_shared_block_stays_with_its_other_holder(lab: LabUnderTest) -> None
     desk.sees("give_back of [1, 2, 3]", queue=[5, 4, 3, 2], counts=[1, 0, 0, 0, 0], index=index, why=why)
 
 
-@points(2, "admit", why="a block in use can be shared: it costs a reference and no free block")
+@points(2, "admit", rule=7, why="a block in use can be shared: it costs a reference and no free block")
 def test_6_a_block_that_is_held_is_shared(lab: LabUnderTest) -> None:
     """A and B hold "a" and "ab". C wants no block beyond those; D has the same prefix, then one other block."""
     hashes, index = {4: "a", 2: "ab", 1: "abc"}, {"a": [4], "ab": [2], "abc": [1]}
@@ -81,7 +81,7 @@ def test_6_a_block_that_is_held_is_shared(lab: LabUnderTest) -> None:
     desk.sees('admit of "abx"', ([4, 2, 5], table), queue=[3, 7, 6], counts=counts, index=index)
 
 
-@points(2, "admit", after="test_6_a_block_that_is_held_is_shared")
+@points(2, "admit", rule=8, after="test_6_a_block_that_is_held_is_shared")
 def test_7_a_block_that_waits_is_revived_where_it_stands(lab: LabUnderTest) -> None:
     """No request holds "a" and "ab", but they are still cached, in the middle of the queue and at its front."""
     hashes = {4: "a", 2: "ab", 5: "x", 1: "xy"}
@@ -92,7 +92,7 @@ def test_7_a_block_that_waits_is_revived_where_it_stands(lab: LabUnderTest) -> N
     desk.sees('admit of "ab?"', ([4, 2, 3], table), queue=[1, 5, 6], counts=[0, 1, 1, 1, 0, 0], index=index, why=why)
 
 
-@points(2, "admit", after="test_7_a_block_that_waits_is_revived_where_it_stands")
+@points(2, "admit", rule=5, after="test_7_a_block_that_waits_is_revived_where_it_stands")
 def test_8_the_queue_after_each_step(lab: LabUnderTest) -> None:
     """Eight blocks, five requests, nine steps. Write the queues down on paper first; `predict` asks for them."""
     desk = Desk(lab, 8)
@@ -127,7 +127,7 @@ def test_8_the_queue_after_each_step(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "take", stage="adversary", after="test_2_nothing_leads_to_a_block_that_is_written_anew")
+@points(1, "take", rule=2, stage="adversary", after="test_2_nothing_leads_to_a_block_that_is_written_anew")
 def test_a_twin_can_still_be_found(lab: LabUnderTest) -> None:
     """Blocks 1, 2 and 3 all hold "a". They are handed out one by one, the oldest neither first nor last."""
     desk = Desk(lab, 4, {}, {1: "a", 2: "a", 3: "a"}, queue=[2, 1, 3, 4])
@@ -141,7 +141,7 @@ def test_a_twin_can_still_be_found(lab: LabUnderTest) -> None:
         desk.sees(what, ([block_id], taken), queue=queue, counts=counts, index=index, why_index=why)
 
 
-@points(2, "take", stage="adversary", after="test_1_new_blocks_come_from_the_front_of_the_queue")
+@points(2, "take", rule=3, stage="adversary", after="test_1_new_blocks_come_from_the_front_of_the_queue")
 def test_take_is_all_or_nothing(lab: LabUnderTest) -> None:
     """Three blocks are free. A call for four returns None, then a call for three succeeds."""
     desk = Desk(lab, 4, {"A": [1]}, {1: "a", 4: "x"}, queue=[3, 4, 2])
@@ -154,7 +154,7 @@ def test_take_is_all_or_nothing(lab: LabUnderTest) -> None:
     desk.sees("take(pool, 3)", ([3, 4, 2], taken), queue=[], counts=[1] * 4, index={"a": [1]}, why=why)
 
 
-@points(2, "give_back", stage="adversary", after="test_3_a_table_lines_up_from_its_tail")
+@points(2, "give_back", rule=6, stage="adversary", after="test_3_a_table_lines_up_from_its_tail")
 def test_a_mistake_of_the_caller_changes_nothing(lab: LabUnderTest) -> None:
     """One block of a table is not held, the first or the last. Then a table contains a block twice."""
     hashes, index = {1: "a", 2: "ab"}, {"a": [1], "ab": [2]}
@@ -169,7 +169,7 @@ def test_a_mistake_of_the_caller_changes_nothing(lab: LabUnderTest) -> None:
     desk.sees("give_back of []", came, queue=[3], counts=[2, 1, 0], index=index, why="a table may be empty")
 
 
-@points(3, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
+@points(3, "admit", rule=7, stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_nothing_after_a_gap_is_shared(lab: LabUnderTest) -> None:
     """The hash "ab" is gone and "abc" is still cached. A table that shares it would have a gap."""
     desk = Desk(lab, 5, {}, {1: "a", 3: "abc"}, queue=[2, 4, 5, 3, 1])
@@ -179,7 +179,7 @@ def test_nothing_after_a_gap_is_shared(lab: LabUnderTest) -> None:
     desk.sees('admit of "abc?"', ([1, 2, 4, 5], table), queue=[3], counts=counts, index=index, why=why)
 
 
-@points(2, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
+@points(2, "admit", rule=9, stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
     """Three known blocks, one of them held. A table of four takes three blocks from the queue. Two are too few."""
     hashes = {1: "a", 2: "ab", 3: "abc"}
@@ -203,7 +203,7 @@ def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
     full.sees("admit of no blocks with 0 free", ([], table), queue=[], counts=[2, 2, 2], index=index, why=why)
 
 
-@points(1, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
+@points(1, "admit", rule=10, stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_of_twins_the_oldest_is_shared(lab: LabUnderTest) -> None:
     """Blocks 3, 1 and 4 all hold "a", 3 for the longest time. A holds 1."""
     desk = Desk(lab, 4, {"A": [1]}, {3: "a", 1: "a", 4: "a"}, queue=[2, 3, 4])
@@ -215,7 +215,7 @@ def test_of_twins_the_oldest_is_shared(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, "admit", stage="property", after="test_8_the_queue_after_each_step")
+@points(1, "admit", rule=7, stage="property", after="test_8_the_queue_after_each_step")
 def test_random_lives_agree_with_the_engines_pool(lab: LabUnderTest) -> None:
     """Forty random lives of ten blocks, each compared step by step with the engine's `BlockPool`."""
     for seed in seeds(40):

@@ -379,8 +379,9 @@ def admit(lab: LabUnderTest, kv: WatchedKVCacheManager, token_ids: list[int], re
         lab.fail(f"what prefill returned for {request_id}", "(request, number of cached tokens)", result, why, rule=1)
     request, cached = result
     if getattr(request, "request_id", None) != request_id:
+        what, want = f"the request that prefill returned for {request_id}", f"Request({request_id!r}, ...)"
         why = "prefill returns the pair (request, number of cached tokens), in this order"
-        lab.fail(f"the request that prefill returned for {request_id}", f"Request({request_id!r}, ...)", request, why, rule=1)
+        lab.fail(what, want, request, why, rule=1)
     lab.expect(
         f"computed tokens of {request_id} after its prefill",
         len(token_ids),

@@ -143,7 +143,7 @@ def run(lab_id: str, text: str, say: Say) -> str:
     _last = this = Run(say)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        pytest.main([f"labs/{lab_id}", *OPTIONS], plugins=[this])
+        pytest.main([f"labs/{lab_id}/test_lab.py", *OPTIONS], plugins=[this])
     stash = this.config.stash if this.config is not None else pytest.Stash()
     results = list(stash.get(plugin.RESULTS, {}).values())
     answer: dict[str, Any] = {"report": out.getvalue(), "lines": [], "tests": {}}

@@ -140,6 +140,8 @@ class Lab:
     """`module:function` of the context in which the learner's file is loaded, or nothing."""
     audited_in: str = ""
     """`module:function` of the context around an audit, or nothing."""
+    second_part: str = ""
+    """The lab that is its part 2, or nothing. Its tests run after this lab's as soon as its starter is begun."""
 
     def short_name(self, function: str) -> str:
         """Return the function's name without its class, unless two classes of the lab have that name."""
@@ -190,6 +192,11 @@ class Lab:
     def pristine_starter(self) -> Path:
         """The course's starter, independent of the learner's `starter.py`."""
         return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the learner's file exists and differs from the course's starter."""
+        return self.starter.is_file() and self.starter.read_bytes() != self.pristine_starter.read_bytes()
 
     def lacking(self) -> list[str]:
         """Return the functions to write whose names are missing in the learner's file, or none if it is unreadable."""

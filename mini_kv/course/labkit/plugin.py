@@ -123,8 +123,18 @@ def pytest_configure(config: pytest.Config) -> None:
         for option in ("--lab-json", "xmlpath"):
             remove_old(config.getoption(option, None))
         check_choice(_choice(), config.invocation_params.dir)
+        if _choice() == "starter" and not hasattr(config, "workerinput"):
+            config.args += _second_parts(config)
     except (ImplementationError, OSError) as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _second_parts(config: pytest.Config) -> list[str]:
+    """Return the folders of the second parts that the learner has begun, of the labs whose folder is given."""
+    folders = [config.invocation_params.dir / argument for argument in config.args]
+    labs = [load_lab(folder) for folder in folders if (folder / "lab.toml").is_file()]
+    second_parts = [load_lab(lab.folder.parent / lab.second_part) for lab in labs if lab.second_part]
+    return [str(lab.folder) for lab in second_parts if lab.is_begun and lab.folder not in folders]
 
 
 def _choice() -> str:

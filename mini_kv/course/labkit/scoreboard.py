@@ -188,7 +188,8 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
     if implementation.is_reference:
         return [f"  This was not your code. Run yours:  {run_command(lab)}"]
     if complete:
-        return ["  PASSED", *_lesson(lab)]
+        part = f". Part 1 done: {lab.points} of {lab.points}" if lab.second_part else ""
+        return [f"  PASSED{part}", *_lesson(lab)]
     first = _first_open(results)
     if first is None:
         return [f"  PASSED, but only some tests ran. All tests:  pytest {_relative(str(lab.folder))}"]
