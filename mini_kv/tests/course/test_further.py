@@ -53,7 +53,7 @@ def passed(name: str) -> str:
 
 def test_after_a_lab_it_is_offered_and_the_next_one_is_the_next_of_the_twelve():
     offer, following = (
-        "  Further: share, revive and evict, in your own words (45 minutes),",
+        "  Part 2: share, revive and evict, in your own words (45 minutes),",
         "  Next: Slots for the next",
     )
     assert 0 < passed("5").index(offer) < passed("5").index(following)
