@@ -140,7 +140,9 @@ def _fail_for_alarm(
 def _contradicted(lab: LabUnderTest, check: str, outcome: Outcome) -> str:
     """Return the sentence of the contract that a check contradicts which accuses all correct managers."""
     wrong = [*MISREAD_MANAGERS, *FAULTY_MANAGERS]
-    rule = contradicted_rule(getattr(lab, check), outcome, wrong, lab.implementation.file)
+    own = [manager for manager in wrong if manager.check == check]
+    rule = contradicted_rule(getattr(lab, check), outcome, own, lab.implementation.file)
+    rule = rule or contradicted_rule(getattr(lab, check), outcome, wrong, lab.implementation.file)
     calls = outcome.session.made[-1].calls if outcome.session.made else []
     asked = next((call.name for call in reversed(calls) if call.name in MEANT), "")
     rule = rule or (MEANT[asked] if asked else 0)

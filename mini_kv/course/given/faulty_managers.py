@@ -28,7 +28,7 @@ class FaultyManager:
     rule: int = 0
     """The number of this sentence in lab-15's contract, or 0."""
     check: str = ""
-    """The check of lab-15 whose part of the contract it breaks. Empty if it is not in lab-15."""
+    """The check of lab-15 for this part of the contract. Empty if it is not in lab-15."""
 
     def make(self, num_blocks: int, block_size: int) -> KVCacheManager:
         """Return the manager, of `num_blocks` blocks of `block_size` tokens."""
@@ -218,21 +218,23 @@ _BY_CHECK = {
 FAULTY_MANAGERS = tuple(replace(faulty, check=check) for check, group in _BY_CHECK.items() for faulty in group)
 """The faulty managers of lab-15. Manager 1 is the first of them."""
 
+_SHARING, _SLOTS, _FREEING = "check_sharing", "check_slots", "check_freeing"
 MISREAD_MANAGERS = tuple(
-    FaultyManager(its_parts, "", rule=rule)
-    for its_parts, rule in (
-        ({"tables": parts.AllOrNothing}, 1),
-        ({"tables": parts.HitsAfterAHole}, 1),
-        ({"make": parts.CountsItsSteps}, 7),
-        ({"make": parts.NeedsRoomForAll}, 8),
-        ({"make_pool": parts.CountsCachedAsUsed}, 11),
-        ({"make_pool": parts.ForgetsFreedBlocks}, 12),
-        ({"make_pool": parts.CountsTheNullBlock}, 13),
-        ({"make_queue": parts.CachedFirst}, 14),
-        ({"make_block_hasher": parts.hashes_of_sorted_tokens}, 20),
+    FaultyManager(its_parts, "", rule=rule, check=check)
+    for its_parts, rule, check in (
+        ({"tables": parts.AllOrNothing}, 1, _SHARING),
+        ({"tables": parts.HitsAfterAHole}, 1, _SHARING),
+        ({"tables": parts.CachesAtTheEnd}, 6, _SLOTS),
+        ({"make": parts.CountsItsSteps}, 7, _SLOTS),
+        ({"make": parts.NeedsRoomForAll}, 8, "check_refusals"),
+        ({"make_pool": parts.CountsCachedAsUsed}, 11, _FREEING),
+        ({"make_pool": parts.ForgetsFreedBlocks}, 12, _FREEING),
+        ({"make_pool": parts.CountsTheNullBlock}, 13, _FREEING),
+        ({"make_queue": parts.CachedFirst}, 14, "check_eviction"),
+        ({"make_block_hasher": parts.hashes_of_sorted_tokens}, 20, "check_identity"),
     )
 )
-"""What a reader of lab-15 may expect who has misread a sentence."""
+"""What a reader of lab-15 may expect who has misread a sentence. No check has to find these."""
 
 OTHER_FAULTS = {
     "hits after a hole": FaultyManager(
