@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,8 +98,7 @@ def test_part_1_ends_green_by_itself_and_part_2_is_run_after_it_once_it_is_begun
     assert "PASSED. Part 1 done: 50 of 50" in alone and "20 passed" in alone.splitlines()[-1]
     assert "of 30 points" not in alone
     second = own_copy / "labs" / "lab-05-further" / "starter.py"
-    second.write_text(second.read_text(encoding="utf-8").replace('todo("lab-05-further", "take",', 'print("'), "utf-8")
-    second.write_text(second.read_text(encoding="utf-8").replace('print(" "', 'print("'), "utf-8")
+    second.write_text(second.read_text(encoding="utf-8").replace('todo("lab-05-further", "take",', "print("), "utf-8")
     both = run_of(own_copy, "labs/lab-05")
     assert both.index("PASSED. Part 1 done: 50 of 50") < both.index("0 of 30 points")
     assert "of 30 points" not in run_of(own_copy, "labs/lab-05/test_lab.py")
