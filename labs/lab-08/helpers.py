@@ -176,7 +176,7 @@ def drawn(cache: Any, plane: str) -> list[str]:
 
 
 def drawn_block(names: list[str]) -> str:
-    """Return a block as text; an empty one is a single dash."""
+    """Return a block as text. An empty one is a single dash."""
     return "-" if set(names) == {"-"} else " ".join(names)
 
 
@@ -213,7 +213,7 @@ def random_life(rng: random.Random) -> list[Step]:
 
 
 def play(lab: LabUnderTest, torch: Any, about: str, life: list[Step]) -> None:
-    """Run the random life on the learner's function and on the model; fail at the first difference."""
+    """Run the steps on the learner's function and on the model. Fail at the first difference."""
     model = NaiveCache(num_blocks=40, block_size=3)
     k_cache, v_cache = make_planes(torch, 40, 3, heads_first=False)
     for step in life:
@@ -260,7 +260,7 @@ class NaiveCache:
             self.lengths[name] = num_shared * self.block_size
 
     def compute(self, batch: Mapping[str, int]) -> tuple[list[str], list[int]]:
-        """Write the batch's tokens; return their names and their slots, in the order of the batch."""
+        """Write the batch's tokens. Return their names and their slots, in the order of the batch."""
         names, written = [], []
         for name, num_new in batch.items():
             table, start = self.tables.setdefault(name, []), self.lengths.get(name, 0)
@@ -275,7 +275,7 @@ class NaiveCache:
         return names, written
 
     def leave(self, name: str) -> None:
-        """Let the request go; its blocks keep what is in them, and come back last."""
+        """Free the request's blocks. Their content is unchanged, and they are reused last."""
         if name in self.tables:
             held = {block for other, table in self.tables.items() if other != name for block in table}
             self.free += [block for block in self.tables.pop(name) if block not in held]

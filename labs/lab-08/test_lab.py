@@ -1,11 +1,10 @@
 """lab-08: from block table to slot. Read the numbered tests in order: they follow a token from position to slot.
 
-Tokens are called by request and position: A0 is A's first. Where a drawing of the cache shows blocks, `A4 A5 - -` is a
-block with two of A's tokens and two slots that have not been written. In the keys' cache a value shows as `v:A4`, and
-the other way round as `k:A4`; what is neither shows as `?`.
+A0 is A's token at position 0. In a drawing of the cache `A4 A5 - -` is a block with two of A's tokens and two empty
+slots. A value in the keys' cache is drawn as `v:A4`, a key in the values' cache as `k:A4`, other data as `?`.
 
-Only the function that a test is about is yours; plain Python stands in for the others. PyTorch comes in as an argument,
-so that this file can be read without it.
+Only the function of the test is yours. The tests have plain Python for the others. PyTorch is an argument, so that this
+file can be imported without it.
 """
 
 from functools import partial
@@ -47,9 +46,9 @@ MODEL = "NaiveCache, in helpers.py, keeps a list of slots per request"
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, APPEND, why="new blocks go after the row's last block; the rows of other requests do not change")
+@points(2, APPEND, rule=1)
 def test_1_new_blocks_stand_behind_those_of_the_row(lab: LabUnderTest, torch: Any) -> None:
-    """A has two blocks, then a third, then none at all, then two more. B, in the next row, gets one."""
+    """A has two blocks, then a third, then no more, then two more. B, in the next row, gets one."""
     table = make_table(lab, APPEND, 2, 6)
     table.append_row([7, 3], 0)
     lab.expect("the rows, when A has got 7 3", [[7, 3], []], rows(table))
@@ -62,9 +61,9 @@ def test_1_new_blocks_stand_behind_those_of_the_row(lab: LabUnderTest, torch: An
     lab.expect("the rows, when A has got 8 1 as well", [[7, 3, 9, 8, 1], [4]], rows(table))
 
 
-@points(2, ADD, why="a row belongs to one request at a time; at first it contains exactly these blocks")
+@points(2, ADD, rule=2)
 def test_2_a_new_request_fills_its_row(lab: LabUnderTest, torch: Any) -> None:
-    """A comes with three blocks, B with one, C with none."""
+    """A has three blocks, B one, C none."""
     table = make_table(lab, ADD, 3, 6)
     table.add_row([7, 3, 9], 0)
     table.add_row([4], 1)
@@ -72,7 +71,7 @@ def test_2_a_new_request_fills_its_row(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("the rows of A, B and C", [[7, 3, 9], [4], []], rows(table))
 
 
-@points(2, ADD, why="only the entries within the count are valid; old ids may stay in the tensor after them")
+@points(2, ADD, rule=2, why="only the entries within the count are valid; old ids may stay in the tensor after them")
 def test_3_a_row_is_taken_over_from_its_beginning(lab: LabUnderTest, torch: Any) -> None:
     """A had three blocks in row 0 and has finished. C gets row 0 with one block, then a second block."""
     table = make_table(lab, ADD, 2, 6)
@@ -84,7 +83,7 @@ def test_3_a_row_is_taken_over_from_its_beginning(lab: LabUnderTest, torch: Any)
     lab.expect("the rows of C and B, when C has grown by 2", [[6, 2], [4]], rows(table))
 
 
-@points(2, SLOTS, why="which entry of the row: position // 4; which place in that block: position % 4")
+@points(2, SLOTS, rule=5, why="which entry of the row: position // 4; which place in that block: position % 4")
 def test_4_a_slot_is_block_times_block_size_plus_place(lab: LabUnderTest, torch: Any) -> None:
     """A's first ten tokens, blocks of 4, and its row is 7 3 9. Block 7 has slots 28 to 31. And blocks 3 and 9?"""
     got = slots(lab, torch, [10], list(range(10)), [[7, 3, 9]], 4)
@@ -92,24 +91,24 @@ def test_4_a_slot_is_block_times_block_size_plus_place(lab: LabUnderTest, torch:
     lab.expect("slots of A's tokens 0 to 9, row 7 3 9", want, got, why="slot = block id * 4 + position % 4")
 
 
-@points(3, SLOTS, why="each token is looked up in the row of its own request")
+@points(3, SLOTS, rule=6, why="each token is looked up in the row of its own request")
 def test_5_each_token_is_looked_up_in_the_row_of_its_request(lab: LabUnderTest, torch: Any) -> None:
-    """A's six tokens and B's three lie one after the other. B's positions begin at 0 again, and its row is another."""
+    """A's six tokens, then B's three. B's positions begin at 0 again, and its row is another."""
     got = slots(lab, torch, [6, 3], [0, 1, 2, 3, 4, 5, 0, 1, 2], [[7, 3], [4]], 4)
     want = [28, 29, 30, 31, 12, 13, 16, 17, 18]
     lab.expect("slots of A's tokens 0 to 5 (row 7 3) and B's 0 to 2 (row 4)", want, got)
 
 
-@points(3, SLOTS, why="a token's place is its position in the request, not its place in the step")
+@points(3, SLOTS, rule=6, why="a token's place is its position in the request, not its place in the step")
 def test_6_a_later_chunk_goes_on_at_its_position(lab: LabUnderTest, torch: Any) -> None:
-    """A's prompt of 11 tokens is computed in two steps, 6 and 5. In the second, B's first token comes along."""
+    """A's prompt of 11 tokens is computed in two steps, 6 and 5. The second step has B's first token too."""
     got = slots(lab, torch, [6], [0, 1, 2, 3, 4, 5], [[7, 3, 9]], 4)
     lab.expect("slots of A's tokens 0 to 5, row 7 3 9", [28, 29, 30, 31, 12, 13], got)
     got = slots(lab, torch, [1, 5], [0, 6, 7, 8, 9, 10], [[4], [7, 3, 9]], 4)
     lab.expect("slots of B's token 0 (row 4) and A's 6 to 10 (row 7 3 9)", [16, 14, 15, 36, 37, 38], got)
 
 
-@points(3, SLOTS, why="token i is written at position i, in the step that has it as its input")
+@points(3, SLOTS, rule=6, why="token i is written at position i, in the step that has it as its input")
 def test_7_token_i_is_written_at_slot_i_of_its_request(lab: LabUnderTest, torch: Any) -> None:
     """A decodes: each step computes the token that was sampled last. The engine allocates the blocks.
 
@@ -134,7 +133,7 @@ def test_7_token_i_is_written_at_slot_i_of_its_request(lab: LabUnderTest, torch:
         a.num_computed_tokens += 1
 
 
-@points(4, WRITE, why="a token's key and value go to its slot, keys to k_cache, values to v_cache")
+@points(4, WRITE, rule=7, why="block 3 has the slots 12 to 15, block 1 the slots 4 to 7")
 def test_8_keys_and_values_are_written_to_their_slots(lab: LabUnderTest, torch: Any) -> None:
     """A's six tokens, whose row is 3 1, into an empty cache of 5 blocks of 4."""
     k_cache, v_cache = make_caches(torch, 5, 4)
@@ -145,7 +144,7 @@ def test_8_keys_and_values_are_written_to_their_slots(lab: LabUnderTest, torch: 
     lab.expect("values in the cache, block by block", want, drawn(v_cache, "v"))
 
 
-@points(3, WRITE, why="-1 is not a slot, but as a Python index it means the last slot, and B uses that one")
+@points(3, WRITE, rule=8, why="-1 is not a slot, but as a Python index it means the last slot, and B uses that one")
 def test_9_padding_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     """A step of three tokens, padded to five. In the last slot of the cache is a token of B's."""
     k_cache, v_cache = make_caches(torch, 4, 4)
@@ -156,7 +155,7 @@ def test_9_padding_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in the cache, block by block (P0 and P1 are padding)", want, drawn(v_cache, "v"))
 
 
-@points(3, WRITE, why="write to the caches in place: a copy made by reshape is invisible to other code")
+@points(3, WRITE, rule=9, why="write to the caches in place: a copy made by reshape is invisible to other code")
 def test_10_keys_and_values_share_one_memory(lab: LabUnderTest, torch: Any) -> None:
     """As in the engine, one tensor contains each block's keys and then its values. Both layouts are tested."""
     for heads_first in (False, True):
@@ -168,9 +167,9 @@ def test_10_keys_and_values_share_one_memory(lab: LabUnderTest, torch: Any) -> N
         lab.expect(f"values in the cache, a view of one memory with {how} first", want, drawn(v_cache, "v"))
 
 
-@points(3, GATHER, why="the order of the tokens is the order of the row, not of the memory")
+@points(3, GATHER, rule=10, why="the order of the tokens is the order of the row, not of the memory")
 def test_11_a_request_is_read_back(lab: LabUnderTest, torch: Any) -> None:
-    """A's eight tokens lie in blocks 3 and 1, with B's between them."""
+    """A's eight tokens are in blocks 3 and 1. B's are in block 2."""
     k_cache, v_cache = make_caches(torch, 5, 4)
     put(torch, k_cache, v_cache, {12 + n: f"A{n}" for n in range(4)} | {4 + n: f"A{4 + n}" for n in range(4)})
     put(torch, k_cache, v_cache, {8 + n: f"B{n}" for n in range(4)})
@@ -179,7 +178,7 @@ def test_11_a_request_is_read_back(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("A's values, row 3 1", want, gather(lab, torch, v_cache, [3, 1], 8, "v"))
 
 
-@points(2, GATHER, why="the last block is rarely full, and the slots after the last token hold no KV of the request")
+@points(2, GATHER, rule=10, why="the slots after the last token hold no KV of the request")
 def test_12_only_the_tokens_of_the_last_block_are_read(lab: LabUnderTest, torch: Any) -> None:
     """A has 5, 6, 7 or 8 tokens in the same two blocks."""
     for num_tokens in (5, 6, 7, 8):
@@ -190,7 +189,7 @@ def test_12_only_the_tokens_of_the_last_block_are_read(lab: LabUnderTest, torch:
         lab.expect(f"A's keys, row 3 1, {num_tokens} tokens", names, got)
 
 
-@points(2, SLOTS, why="B's own tokens come after the shared block, so B writes only to its own block")
+@points(2, SLOTS, rule=6, why="B's own tokens come after the shared block, so B writes only to its own block")
 def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     """B begins like A and shares its first block, 7. Its step computes tokens 4 to 6 only. Does A still read A?"""
     k_cache, v_cache = make_caches(torch, 8, 4)
@@ -204,7 +203,7 @@ def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, APPEND, stage="adversary", why="blocks that do not fit raise an error before anything is written")
+@points(1, APPEND, rule=3, stage="adversary")
 def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> None:
     """The row is 4 wide and has three. One more fits, two do not. Five fit into no row at all."""
     empty = make_table(lab, APPEND, 2, 4)
@@ -224,7 +223,7 @@ def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> No
         lab.expect("the row, when it has got 5", [7, 3, 9, 5], rows(table)[row])
 
 
-@points(1, ADD, stage="adversary", why="a rejected request must not remove the blocks of the request that has the row")
+@points(1, ADD, rule=3, stage="adversary", why="the request that has the row keeps its blocks")
 def test_a_request_that_is_too_long_for_its_row(lab: LabUnderTest, torch: Any) -> None:
     """Five blocks for a row that is 4 wide: refused, and the row's request keeps it. Four blocks fit."""
     table = make_table(lab, ADD, 2, 4)
@@ -237,9 +236,9 @@ def test_a_request_that_is_too_long_for_its_row(lab: LabUnderTest, torch: Any) -
     lab.expect("the row after four blocks", [1, 2, 4, 5], rows(table)[0])
 
 
-@points(1, APPEND, stage="adversary", why="a kernel was given this tensor once, and reads 32-bit ids from its address")
+@points(1, APPEND, rule=4, stage="adversary", why="a kernel reads 32-bit ids from its address")
 def test_the_memory_is_allocated_once(lab: LabUnderTest, torch: Any) -> None:
-    """A kernel that got the tensor when the table was made sees every block that comes later."""
+    """A kernel that got the tensor at the beginning sees every block that is added later."""
     table = make_table(lab, APPEND, 2, 4)
     seen_by_others = table.block_table
     table.append_row([7, 3], 0)
@@ -248,9 +247,9 @@ def test_the_memory_is_allocated_once(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("table.block_table is the tensor of the beginning", True, table.block_table is seen_by_others)
 
 
-@points(1, SLOTS, stage="adversary", why="positions are divided by the block size that is given, whatever it is")
+@points(1, SLOTS, rule=5, stage="adversary")
 def test_other_block_sizes(lab: LabUnderTest, torch: Any) -> None:
-    """Blocks of 1, 3, 4 and 16 tokens; one token less than full, full, one more; two requests, ids out of order."""
+    """Blocks of 1, 3, 4 and 16 tokens. Lengths of one token less than full, full, and one more. Ids out of order."""
     for block_size in (1, 3, 4, 16):
         for length in (2 * block_size - 1, 2 * block_size, 2 * block_size + 1):
             table = [[9, 2, 6], [1, 8, 3]]
@@ -262,7 +261,7 @@ def test_other_block_sizes(lab: LabUnderTest, torch: Any) -> None:
             lab.expect(f"slots, blocks of {block_size}: {told}", places[0][:length] + places[1][start:length], got)
 
 
-@points(1, SLOTS, stage="adversary", why="a request keeps its row, whether it has tokens in this step or not")
+@points(1, SLOTS, rule=6, stage="adversary")
 def test_a_request_without_tokens_in_this_step(lab: LabUnderTest, torch: Any) -> None:
     """A has two tokens, B none, C one, D none: the start locations are 0 2 2 3 3."""
     got = slots(lab, torch, [2, 0, 1, 0], [4, 5, 8], [[7, 3], [6], [1, 2, 4], [9]], 4)
@@ -271,7 +270,7 @@ def test_a_request_without_tokens_in_this_step(lab: LabUnderTest, torch: Any) ->
     lab.expect("slots of B's tokens 0 and 1 (row 7), A having none (row 6)", [28, 29], got)
 
 
-@points(4, SLOTS, stage="adversary", why="block ids are 32-bit; slots, and slots times elements, need 64 bits")
+@points(4, SLOTS, rule=5, stage="adversary", why="block ids are 32-bit; slots, and slots times elements, need 64 bits")
 def test_a_large_cache(lab: LabUnderTest, torch: Any) -> None:
     """A block whose slots need more than 32 bits. The table has room for its id, and the slot must not wrap around."""
     mapping = lab.compute_slot_mapping(ints(torch, [0, 1]), longs(torch, [0]), ints(torch, [[1]]), 16)
@@ -281,9 +280,7 @@ def test_a_large_cache(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("slots of tokens 14 and 15 in block 200,000,000, blocks of 16", [3_200_000_014, 3_200_000_015], got)
 
 
-@points(
-    1, WRITE, stage="adversary", why="each token goes to its own slot; padding may be anywhere; slot 0 is a valid slot"
-)
+@points(1, WRITE, rule=8, stage="adversary")
 def test_padding_in_between(lab: LabUnderTest, torch: Any) -> None:
     """Padding at the start and in the middle, a token for slot 0. Then a step of only padding, then an empty step."""
     k_cache, v_cache = make_caches(torch, 3, 4)
@@ -297,14 +294,9 @@ def test_padding_in_between(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("keys in the cache after padding alone, and after nothing", want, drawn(k_cache, "k"))
 
 
-@points(
-    1,
-    WRITE,
-    stage="adversary",
-    why="another request used this block: a write replaces old KV, and all other slots are unchanged",
-)
+@points(1, WRITE, rule=7, stage="adversary", why="another request used this block: a write replaces its old KV")
 def test_a_slot_is_used_again(lab: LabUnderTest, torch: Any) -> None:
-    """C has got A's old block, and writes two tokens over A's; the other two it will write later."""
+    """C has A's old block, and overwrites two of A's tokens. The other two are unchanged."""
     k_cache, v_cache = make_caches(torch, 3, 4)
     put(torch, k_cache, v_cache, {4 + n: f"A{n}" for n in range(4)} | {8: "B0"})
     write(lab, torch, ["C0", "C1"], [4, 5], k_cache, v_cache)
@@ -313,7 +305,7 @@ def test_a_slot_is_used_again(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in the cache, block by block", want, drawn(v_cache, "v"))
 
 
-@points(1, WRITE, stage="adversary", why="a written value is converted to the cache's dtype")
+@points(1, WRITE, rule=7, stage="adversary")
 def test_a_cache_of_fewer_bits(lab: LabUnderTest, torch: Any) -> None:
     """Keys of 32 bits, a cache of 16."""
     k_cache, v_cache = (cache.to(torch.float16) for cache in make_caches(torch, 2, 4))
@@ -322,7 +314,7 @@ def test_a_cache_of_fewer_bits(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in a cache of float16", ["-", "- - A0 A1"], drawn(v_cache, "v"))
 
 
-@points(1, GATHER, stage="adversary", why="after the last block the row contains stale ids of an earlier request")
+@points(1, GATHER, rule=11, stage="adversary")
 def test_what_is_behind_the_last_block_is_not_looked_at(lab: LabUnderTest, torch: Any) -> None:
     """A's tokens are in block 3. The ids after it do not exist in this cache. Then a request without tokens."""
     k_cache, v_cache = make_caches(torch, 5, 4)
@@ -340,19 +332,19 @@ def test_what_is_behind_the_last_block_is_not_looked_at(lab: LabUnderTest, torch
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, SLOTS, stage="property", after="test_5_each_token_is_looked_up_in_the_row_of_its_request", why=MODEL)
+@points(1, SLOTS, rule=6, stage="property", after="test_5_each_token_is_looked_up_in_the_row_of_its_request", why=MODEL)
 def test_random_lives_slots(lab: LabUnderTest, torch: Any) -> None:
-    """Forty random lives of a small cache, each step's slots compared with a model made of plain lists."""
+    """Forty random sequences of calls on a small cache. Each step's slots are compared with a model of plain lists."""
     live_at_random(lab, torch, SLOTS)
 
 
-@points(1, WRITE, stage="property", after="test_8_keys_and_values_are_written_to_their_slots", why=MODEL)
+@points(1, WRITE, rule=7, stage="property", after="test_8_keys_and_values_are_written_to_their_slots", why=MODEL)
 def test_random_lives_writes(lab: LabUnderTest, torch: Any) -> None:
-    """The same lives, and after each step the whole cache is compared."""
+    """The same sequences. After each step the whole cache is compared."""
     live_at_random(lab, torch, WRITE)
 
 
-@points(1, GATHER, stage="property", after="test_11_a_request_is_read_back", why=MODEL)
+@points(1, GATHER, rule=10, stage="property", after="test_11_a_request_is_read_back", why=MODEL)
 def test_random_lives_reads(lab: LabUnderTest, torch: Any) -> None:
-    """The same lives, and after each step every request of it is read back."""
+    """The same sequences. After each step every request of it is read back."""
     live_at_random(lab, torch, GATHER)

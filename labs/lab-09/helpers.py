@@ -1,7 +1,7 @@
 """What lab-09 needs: attention in plain Python, tokens with known weights, the calls of the learner's functions.
 
-Reading order: what is right (`attend_scores`, `attend`), tokens made by hand or by chance, the poisoned caches that
-they are put into, the calls, the comparisons. PyTorch comes in as an argument.
+Reading order: the expected values (`attend_scores`, `attend`), tokens, the poisoned caches that they are put into, the
+calls, the comparisons. PyTorch is an argument.
 """
 
 import math
@@ -60,7 +60,7 @@ def one_hot(first: int, count: int, size: int) -> list[Vector]:
 
 
 def numbered(numbers: Sequence[int], size: int) -> list[tuple[list[Vector], list[Vector]]]:
-    """Return tokens of one head whose scores with `query(size)` are the logarithms of the numbers; values one-hot."""
+    """Return tokens of one head with one-hot values. Scores with `query(size)` are the logarithms of the numbers."""
     values = one_hot(0, len(numbers), size)
     return [([[math.log(n), *[0.3] * (size - 1)]], [value]) for n, value in zip(numbers, values, strict=True)]
 
@@ -97,8 +97,8 @@ def caches(
 ) -> tuple[Any, Any, Any, Any]:
     """Return keys' cache, values' cache, block table and lengths of the requests.
 
-    `others` in blocks that no request has, `unused` behind the last token of a block; and in each row, behind the last
-    block, block 0, which holds `others`.
+    Blocks of no request hold `others`, slots after the last token of a block hold `unused`. In each row block 0, which
+    holds `others`, comes after the last block.
     """
     example = next(request.tokens[0] for request in requests if request.tokens)
     num_blocks = max([0, *(block for request in requests for block in request.row)]) + 1
@@ -118,7 +118,7 @@ def caches(
 
 
 def fill_block(torch: Any, block: Any, vectors: Sequence[list[Vector]], unused: float) -> None:
-    """Write a block of one of the caches: these tokens' vectors from its first slot on, `unused` behind them."""
+    """Write a block of one of the caches: these tokens' vectors from its first slot on, `unused` after them."""
     block[:] = unused
     block[: len(vectors)] = torch.tensor(vectors)
 
@@ -131,7 +131,7 @@ def attention(
     block_size: int,
     scale: float = 1.0,
 ) -> tuple[Any, Any]:
-    """Call paged_attention_ref; return result and log-sum-exp as lists."""
+    """Call paged_attention_ref. Return result and log-sum-exp as lists."""
     if all(not request.tokens for request in requests):
         requests = [*requests, Request([1], [([[0.0] * 3], [[0.0] * 3])])]  # a cache has its shape even without tokens
         queries = [*queries, queries[0]]
@@ -151,7 +151,7 @@ def attention(
 def prefill(
     lab: LabUnderTest, torch: Any, queries: list[list[Vector]], request: Request, block_size: int
 ) -> tuple[Any, Any]:
-    """Call paged_prefill_ref with a scale of 1; return result and log-sum-exp as lists."""
+    """Call paged_prefill_ref with a scale of 1. Return result and log-sum-exp as lists."""
     q = torch.tensor(queries)
 
     def attend(**poison: float) -> tuple[Any, Any]:
@@ -187,7 +187,7 @@ def has_nan(numbers: Vector) -> bool:
 
 
 def why_nan(five: Vector, seven: Vector, no_slots: Vector) -> str:
-    """Return where the NaN of a result comes from.
+    """Return what is observed without the NaN of the poison, and ask for the cause.
 
     `five` and `seven`: the result if blocks of no request hold these numbers in place of NaN. `no_slots`: the result if
     unused slots hold 0 in place of 10,000.
@@ -218,7 +218,7 @@ def begin(torch: Any, num_heads: int, head_size: int) -> Any:
 
 
 def update(lab: LabUnderTest, torch: Any, state: Any, scores: list[Vector], values: list[list[Vector]]) -> Any:
-    """Call online_softmax_update; return the new state."""
+    """Call online_softmax_update. Return the new state."""
     given = [*state, torch.tensor(scores), torch.tensor(values)]
     before = [tensor.tolist() for tensor in given]
     got = lab.online_softmax_update(*given)
@@ -234,7 +234,7 @@ def update(lab: LabUnderTest, torch: Any, state: Any, scores: list[Vector], valu
 
 
 def pair(lab: LabUnderTest, torch: Any, function: str, got: Any, shape: list[int]) -> tuple[Any, Any]:
-    """Return result and log-sum-exp as lists; fail if the function returned anything else."""
+    """Return result and log-sum-exp as lists. Fail if the function returned anything else."""
     if not (isinstance(got, tuple) and len(got) == 2 and all(isinstance(part, torch.Tensor) for part in got)):
         lab.fail(f"what {function} returned", "two tensors: result and log-sum-exp", got)
     shapes = [list(part.shape) for part in got]
@@ -250,7 +250,7 @@ def expect_state(lab: LabUnderTest, what: str, m: Vector, l: Vector, acc: list[V
 
 
 def expect_result(lab: LabUnderTest, what: str, want: Vector, lse: float, state: Any) -> None:
-    """Compare what can be read off the state of a softmax of one head: acc / l, and m + log(l)."""
+    """Compare acc / l and m + log(l) of a softmax of one head."""
     (m,), (l,), (acc,) = (part.tolist() for part in state)  # noqa: E741
     expect_numbers(lab, f"acc / l {what}", want, [number / l if l else math.nan for number in acc])
     expect_numbers(lab, f"m + log(l) {what}", [lse], [m + math.log(l) if l > 0 else math.nan])
@@ -279,7 +279,7 @@ def expect_attention(
 
 
 def expect_numbers(lab: LabUnderTest, what: str, want: Vector, got: Vector, why: str = "") -> None:
-    """Compare numbers to 1e-5, relative for large ones; shown are four digits, or more if these are the same."""
+    """Compare numbers to 1e-5, relative for large ones. Show four digits, or more if these are the same."""
     close = [math.isclose(w, g, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for w, g in zip(want, got, strict=True)]
     if not all(close):  # NaN is close to nothing
         for digits in (4, 9):

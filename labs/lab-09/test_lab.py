@@ -1,11 +1,11 @@
-"""lab-09: attention over blocks. Read the numbered tests in order: from one softmax to a prompt behind a cached prefix.
+"""lab-09: attention over blocks. Read the numbered tests in order: from one softmax to a prompt after a cached prefix.
 
-In the numbered tests the numbers are made so that you can do the sums on paper. A token's score is the logarithm of its
-number, so the tokens 1 2 3 4 have the weights 1/10 2/10 3/10 4/10. And its value has a one in its own place and zeros
-elsewhere, so that the result of a query *is* the list of weights that it gave.
+You can do the sums of the numbered tests on paper. A token's score is the logarithm of its number, so the tokens
+1 2 3 4 have the weights 1/10 2/10 3/10 4/10. Its value has a one in its own place and zeros elsewhere, so the result of
+a query is the list of its weights.
 
-Slots of a block that no token has filled hold 1e4: finite, and far too large to be overlooked. Blocks that no
-request has hold NaN. The expected values come from `attend` in helpers.py: one query, one head, plain Python.
+Slots of a block without a token hold 1e4. Blocks of no request hold NaN. The expected values are those of `attend` in
+helpers.py: one query, one head, plain Python.
 
 Numbers must agree to 1e-5. A float of 32 bits is good for 6e-8, results are means of numbers below 4, and there are at
 most a few dozen terms in a sum: correct code is off by at most 1e-6, the closest wrong one by 1e-3.
@@ -54,14 +54,14 @@ MODEL = "see attend in helpers.py"
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, UPDATE, why="against the largest score, log 4, the powers are 1/4 2/4 3/4 and 1, and they sum up to 2.5")
+@points(3, UPDATE, rule=1, why="relative to log 4 the powers are 1/4 2/4 3/4 and 1, and their sum is 2.5")
 def test_1_one_tile_gives_maximum_sum_and_result(lab: LabUnderTest, torch: Any) -> None:
     """The scores log 1 to log 4, all at once. What are m, l and acc?"""
     state = update(lab, torch, begin(torch, 1, 4), [logs(1, 2, 3, 4)], [one_hot(0, 4, size=4)])
     expect_state(lab, "after the tokens 1 2 3 4", [math.log(4)], [2.5], [[0.25, 0.5, 0.75, 1.0]], state)
 
 
-@points(3, UPDATE, why="sums against the old maximum must be scaled down, or their keys get too much weight")
+@points(3, UPDATE, rule=1, why="sums against the old maximum must be scaled down, or their keys get too much weight")
 def test_2_a_larger_score_later_rescales_what_was_summed(lab: LabUnderTest, torch: Any) -> None:
     """The same four, two by two: the second tile has the larger scores. Then the other way round."""
     state = begin(torch, 1, 4)
@@ -74,7 +74,7 @@ def test_2_a_larger_score_later_rescales_what_was_summed(lab: LabUnderTest, torc
     expect_state(lab, "after 4 3, then 2 1", [math.log(4)], [2.5], [[1.0, 0.75, 0.5, 0.25]], state)
 
 
-@points(2, UPDATE, why="the result does not depend on how the keys are cut into tiles")
+@points(2, UPDATE, rule=2)
 def test_3_any_tiles_give_the_same(lab: LabUnderTest, torch: Any) -> None:
     """Seven tokens, with the largest score in the middle, in tiles of 1, 2, 3 and 7."""
     tokens = (2, 5, 1, 9, 4, 3, 6)
@@ -87,7 +87,7 @@ def test_3_any_tiles_give_the_same(lab: LabUnderTest, torch: Any) -> None:
         expect_state(lab, f"after 2 5 1 9 4 3 6, tiles of {size}", [math.log(9)], [30 / 9], [want], state)
 
 
-@points(2, UPDATE, why="e^100 overflows float32 and e^-110 underflows: exponentiate only differences of scores")
+@points(2, UPDATE, rule=2, why="e^100 overflows float32 and e^-110 underflows: exponentiate only differences of scores")
 def test_4_scores_far_from_zero_stay_finite(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 2 3 4 again, all scores 100 higher, then 110 lower, then 300 lower at first and 300 higher later."""
     for shifts in ((100, 100), (-110, -110), (-300, 300), (300, -300)):
@@ -101,7 +101,7 @@ def test_4_scores_far_from_zero_stay_finite(lab: LabUnderTest, torch: Any) -> No
         expect_result(lab, what, want, lse, state)
 
 
-@points(2, UPDATE, why="no key yet: the maximum is minus infinity, and minus infinity minus itself is NaN")
+@points(2, UPDATE, rule=3, why="no key yet: the maximum is minus infinity, and minus infinity minus itself is NaN")
 def test_5_a_tile_without_keys_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
     """The scores of the first tile are all minus infinity: hidden by a mask. Then come tokens, one of them hidden."""
     hidden = -INFINITY
@@ -111,7 +111,7 @@ def test_5_a_tile_without_keys_changes_nothing(lab: LabUnderTest, torch: Any) ->
     expect_state(lab, "after 1, a hidden one, and 3", [math.log(3)], [4 / 3], [[1 / 3, 0.0, 1.0, 0.0]], state)
 
 
-@points(3, ATTEND, why="a query's result is the weighted mean of its request's values, in whatever blocks")
+@points(3, ATTEND, rule=4)
 def test_6_weights_of_six_tokens_in_two_blocks(lab: LabUnderTest, torch: Any) -> None:
     """One request, one head, the tokens 1 to 6 in blocks 3 and 1 of 4. The weights are 1/21 to 6/21."""
     requests = [Request([3, 1], numbered(range(1, 7), size=6))]
@@ -121,7 +121,7 @@ def test_6_weights_of_six_tokens_in_two_blocks(lab: LabUnderTest, torch: Any) ->
     expect_numbers(lab, "log-sum-exp: log(1 + 2 + ... + 6)", [math.log(21)], [lse[0][0]])
 
 
-@points(3, ATTEND, why="the length gives the end of a request; slots after it in the block hold no token")
+@points(3, ATTEND, rule=5)
 def test_7_slots_behind_the_last_token_have_no_weight(lab: LabUnderTest, torch: Any) -> None:
     """One to eight tokens in two blocks of 4: slots after the last token have no weight."""
     for length in (1, 3, 4, 5, 7, 8):
@@ -132,9 +132,9 @@ def test_7_slots_behind_the_last_token_have_no_weight(lab: LabUnderTest, torch: 
         expect_numbers(lab, f"weights of the tokens 1 to {length}, row 3 1", want, out[0][0])
 
 
-@points(3, ATTEND, why="each query reads its own row, as far as its own length")
+@points(3, ATTEND, rule=4)
 def test_8_each_request_reads_its_own_row(lab: LabUnderTest, torch: Any) -> None:
-    """A and B begin alike and share block 5; A goes on in block 2, and B in 4 and 1. In A's row, stale ids follow."""
+    """A and B share block 5. A continues in block 2, B in 4 and 1. Stale ids are at the end of A's row."""
     shared = list(range(1, 5))
     a, b = numbered([*shared, 7], size=10), numbered([*shared, 1, 2, 3, 4, 5], size=10)
     out, _ = attention(lab, torch, [[query(10)], [query(10)]], [Request([5, 2], a), Request([5, 4, 1], b)], 4)
@@ -143,7 +143,7 @@ def test_8_each_request_reads_its_own_row(lab: LabUnderTest, torch: Any) -> None
     expect_numbers(lab, "B's weights, tokens 1 2 3 4 1 2 3 4 5", want, out[1][0])
 
 
-@points(2, ATTEND, why="scores are multiplied by the scale before the power is taken, and once")
+@points(2, ATTEND, rule=4)
 def test_9_scores_are_multiplied_by_the_scale_once(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 16 81 256 with a scale of a quarter have the weights of 1 2 3 4, their fourth roots."""
     requests = [Request([2], numbered((1, 16, 81, 256), size=4))]
@@ -152,9 +152,9 @@ def test_9_scores_are_multiplied_by_the_scale_once(lab: LabUnderTest, torch: Any
     expect_numbers(lab, "log-sum-exp: log(1 + 2 + 3 + 4)", [math.log(10)], [lse[0][0]])
 
 
-@points(2, ATTEND, why="neighbouring query heads share a KV head: 0 0 1 1, not 0 1 0 1")
+@points(2, ATTEND, rule=6, why="of 4 and 2 heads it is 0 0 1 1, not 0 1 0 1")
 def test_10_neighbouring_query_heads_share_a_head_of_keys(lab: LabUnderTest, torch: Any) -> None:
-    """Four query heads; four, two or one KV heads. KV head n's first value is n, so the result is the head read."""
+    """Four query heads. KV head n's first value is n, so the result is the KV head that was read."""
     for num_kv_heads, want in ((4, [0, 1, 2, 3]), (2, [0, 0, 1, 1]), (1, [0, 0, 0, 0])):
         tokens = [
             ([[0.5, float(n)] for _ in range(num_kv_heads)], [[float(h), 7.0] for h in range(num_kv_heads)])
@@ -165,7 +165,7 @@ def test_10_neighbouring_query_heads_share_a_head_of_keys(lab: LabUnderTest, tor
         expect_numbers(lab, what, [float(h) for h in want], [numbers[0] for numbers in out[0]])
 
 
-@points(2, MERGE, why="a part's weight is the sum of its keys' weights: 3/10 and 7/10")
+@points(2, MERGE, rule=8, why="a part's weight is the sum of its keys' weights: 3/10 and 7/10")
 def test_11_two_parts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 2 in one part, 3 4 in the other: together they are 1/10 2/10 3/10 4/10 again."""
     first, second = ([1 / 3, 2 / 3, 0.0, 0.0], math.log(3)), ([0.0, 0.0, 3 / 7, 4 / 7], math.log(7))
@@ -175,7 +175,7 @@ def test_11_two_parts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
         expect_numbers(lab, f"log-sum-exp, merged from {what}: log 10", [math.log(10)], [lse])
 
 
-@points(2, MERGE, why="a part's weight comes from its log-sum-exp, and the order of merging does not matter")
+@points(2, MERGE, rule=8, why="the order of merging does not matter")
 def test_12_parts_may_be_merged_in_any_order(lab: LabUnderTest, torch: Any) -> None:
     """Nine tokens in parts of one, three and five, merged from the left, and from the right."""
     parts = []
@@ -188,7 +188,7 @@ def test_12_parts_may_be_merged_in_any_order(lab: LabUnderTest, torch: Any) -> N
     expect_numbers(lab, "weights of the tokens 1 to 9, merged from the right", want, right[0])
 
 
-@points(2, MERGE, why="a part without keys has weight 0; ignore its values, since 0 times NaN is NaN")
+@points(2, MERGE, rule=9, why="0 times NaN is NaN")
 def test_13_a_part_without_keys_has_no_weight(lab: LabUnderTest, torch: Any) -> None:
     """One part has seen no key: the result is the other part. Two such parts give zeros and minus infinity."""
     seen = ([0.25, 0.75], math.log(4))
@@ -203,12 +203,7 @@ def test_13_a_part_without_keys_has_no_weight(lab: LabUnderTest, torch: Any) -> 
         expect_numbers(lab, "log-sum-exp of two parts without keys", [-INFINITY], [lse])
 
 
-@points(
-    3,
-    PREFILL,
-    after="test_8_each_request_reads_its_own_row",
-    why="a token sees all tokens up to itself, cached or new, and none after it",
-)
+@points(3, PREFILL, rule=10, after="test_8_each_request_reads_its_own_row")
 def test_14_new_tokens_see_the_cached_prefix(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 to 6, of which the last two are new: the first of these sees five, the second six."""
     request = Request([3, 1], numbered(range(1, 7), size=6))
@@ -220,12 +215,7 @@ def test_14_new_tokens_see_the_cached_prefix(lab: LabUnderTest, torch: Any) -> N
     expect_numbers(lab, "log-sum-exp of both: log 15, log 21", [math.log(15), math.log(21)], [lse[0][0], lse[1][0]])
 
 
-@points(
-    2,
-    PREFILL,
-    after="test_8_each_request_reads_its_own_row",
-    why="a later token cannot change an earlier result: chunked prefill and caching depend on it",
-)
+@points(2, PREFILL, rule=10, after="test_8_each_request_reads_its_own_row")
 def test_15_the_future_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
     """A prompt of five tokens, none cached. The last one is replaced: only its own result may change."""
     rng = random.Random(15)
@@ -245,7 +235,7 @@ def test_15_the_future_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, UPDATE, stage="adversary", why="each head has a softmax of its own, maximum included")
+@points(1, UPDATE, rule=1, stage="adversary", why="each head has its own maximum")
 def test_heads_apart(lab: LabUnderTest, torch: Any) -> None:
     """Three heads at once: one with scores of a hundred, one with minus a hundred, one that is hidden at first."""
     tiles = [
@@ -261,9 +251,9 @@ def test_heads_apart(lab: LabUnderTest, torch: Any) -> None:
         expect_result(lab, f"head {head} of three, after two tiles", want, lse, of_head)
 
 
-@points(2, ATTEND, stage="adversary", why="attention over the wrong heads has the right shape too; compare the numbers")
+@points(2, ATTEND, rule=6, stage="adversary", why="attention over the wrong heads has the right shape too")
 def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
-    """Random numbers, three requests; 1, 2, 8 query heads per KV head; blocks of 1, 3, 4 and 16; ids out of order."""
+    """Three requests of random numbers, 1, 2, 8 query heads per KV head, blocks of 1, 3, 4 and 16, ids out of order."""
     rng = random.Random(9)
     for block_size in (1, 3, 4, 16):
         for num_heads, num_kv_heads in ((2, 2), (4, 2), (8, 1), (4, 4)):
@@ -276,7 +266,7 @@ def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
             expect_attention(lab, what, queries, batch, 0.5, out, lse)
 
 
-@points(3, ATTEND, stage="adversary", why="a batch may be padded with requests of length 0")
+@points(3, ATTEND, rule=7, stage="adversary", why="a batch may be padded with requests of length 0")
 def test_a_request_without_tokens(lab: LabUnderTest, torch: Any) -> None:
     """The second of three requests has length 0."""
     some = numbered((1, 2, 3), size=3)
@@ -288,9 +278,9 @@ def test_a_request_without_tokens(lab: LabUnderTest, torch: Any) -> None:
         expect_numbers(lab, f"weights in request {index}", [1 / 6, 2 / 6, 3 / 6], out[index][0])
 
 
-@points(3, ATTEND, stage="adversary", why="trained models have such scores, and float32 overflows above e^88")
+@points(3, ATTEND, rule=2, stage="adversary", why="trained models have such scores, and float32 overflows above e^88")
 def test_scores_of_a_hundred_in_the_cache(lab: LabUnderTest, torch: Any) -> None:
-    """The tokens 1 to 6 with scores 100 higher, and 110 lower; the largest in the first block or in the last."""
+    """The tokens 1 to 6 with scores 100 higher, and 110 lower. The largest is in the first block or in the last."""
     for shift in (100.0, -110.0):
         for order in (range(1, 7), range(6, 0, -1)):
             tokens = [([[k + shift for k in key[0][:1]] + key[0][1:]], v) for key, v in numbered(order, size=6)]
@@ -304,9 +294,9 @@ def test_scores_of_a_hundred_in_the_cache(lab: LabUnderTest, torch: Any) -> None
     expect_numbers(lab, "weights of six tokens that all score -20,000", [1 / 6] * 6, out[0][0], why)
 
 
-@points(1, MERGE, stage="adversary", why="exponentiate only differences of log-sum-exps")
+@points(1, MERGE, rule=8, stage="adversary")
 def test_parts_that_weigh_a_lot(lab: LabUnderTest, torch: Any) -> None:
-    """The parts 1 2 and 3 4 with log-sum-exps 300 higher, and 300 lower; and two that are 200 apart."""
+    """The parts 1 2 and 3 4 with log-sum-exps 300 higher, and 300 lower. Then two parts that are 200 apart."""
     for shift in (300.0, -300.0):
         first, second = ([1 / 3, 2 / 3], math.log(3) + shift), ([3 / 7, 4 / 7], math.log(7) + shift)
         out, lse = merge(lab, torch, first, second)
@@ -317,7 +307,7 @@ def test_parts_that_weigh_a_lot(lab: LabUnderTest, torch: Any) -> None:
     expect_numbers(lab, "log-sum-exp of two parts that are 200 apart", [100.0], [lse])
 
 
-@points(1, MERGE, stage="adversary", why="each token and head has its own two weights, one per part")
+@points(1, MERGE, rule=8, stage="adversary")
 def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) -> None:
     """Two tokens, two heads, two numbers per head: a weight on the wrong axis has the right shape, too."""
     rng = random.Random(4)
@@ -336,15 +326,9 @@ def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) 
             expect_numbers(lab, f"log-sum-exp of token {token}, head {head}", [want_lse], [lse[token][head]])
 
 
-@points(
-    1,
-    PREFILL,
-    stage="adversary",
-    after="test_8_each_request_reads_its_own_row",
-    why="a prompt in chunks gives the same results as in one go",
-)
+@points(1, PREFILL, rule=10, stage="adversary", after="test_8_each_request_reads_its_own_row")
 def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
-    """Nine tokens, GQA, blocks of 4, in chunks of 1, 2, 4, 5 and 9; each token sees the same as in one go."""
+    """Nine tokens, GQA, blocks of 4, in chunks of 1, 2, 4, 5 and 9. Each token sees the same as in one go."""
     rng = random.Random(6)
     tokens, queries = some_tokens(rng, 9, 2, 3), [some_vectors(rng, 4, 3) for _ in range(9)]
     for size in (1, 2, 4, 5, 9):
@@ -360,7 +344,7 @@ def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, ATTEND, stage="property", after="test_6_weights_of_six_tokens_in_two_blocks", why=MODEL)
+@points(1, ATTEND, rule=4, stage="property", after="test_6_weights_of_six_tokens_in_two_blocks", why=MODEL)
 def test_random_batches_equal_dense_attention(lab: LabUnderTest, torch: Any) -> None:
     """Forty random batches, each compared with plain Python. A failure shows the shortest part that still differs."""
     for seed in seeds(40):
@@ -380,7 +364,7 @@ def test_random_batches_equal_dense_attention(lab: LabUnderTest, torch: Any) -> 
         check_all(check, [list(zip(queries, batch, strict=True))])
 
 
-@points(1, MERGE, stage="property", after="test_11_two_parts_merge_to_the_whole", why=MODEL)
+@points(1, MERGE, rule=8, stage="property", after="test_11_two_parts_merge_to_the_whole", why=MODEL)
 def test_random_cuts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
     """Forty rows of scores, cut into parts anywhere, merged in random order: always attention over the whole row."""
     for seed in seeds(40):
@@ -409,5 +393,5 @@ def check_parts(lab: LabUnderTest, torch: Any, seed: int, parts: list[ScoredValu
 
 
 def attend_tokens(tokens: ScoredValues) -> tuple[Vector, float]:
-    """Return what is right for tokens with values of 2 numbers: result and log-sum-exp."""
+    """Return the expected result and log-sum-exp of tokens with values of 2 numbers."""
     return attend_scores([score for score, _ in tokens], [value for _, value in tokens], size=2)

@@ -1,6 +1,6 @@
 """Helpers of the ladder: run a kernel and record its lanes, compare the output, run the compiler.
 
-PyTorch comes in as an argument. What was never written holds -777; what must not be read holds 10000.
+PyTorch is an argument. Numbers that were never written are -777. Numbers that must not be read are 10000.
 """
 
 from collections import Counter
@@ -71,7 +71,7 @@ def told(numbers: Any) -> list[float]:
 
 
 def count_reads(lab: LabUnderTest, memory: KernelMemory, **want: int) -> None:
-    """Compare how many numbers were read from each of these tensors; draw the lanes if it is another number."""
+    """Compare how many numbers were read from each of these tensors. Draw the lanes if it is another number."""
     read = memory.lanes_read()
     got = {name: read[name] for name in want}
     if got != want:
@@ -83,7 +83,7 @@ def count_reads(lab: LabUnderTest, memory: KernelMemory, **want: int) -> None:
 def play_gather(
     lab: LabUnderTest, torch: ModuleType, num_tokens: int, block_size: int, head_size: int, gap: int = 0
 ) -> None:
-    """Gather tokens from blocks 5, 2 and 6 of eight; behind the last one and around each block is something stale.
+    """Gather tokens from blocks 5, 2 and 6 of eight. Stale numbers are after the last token and around each block.
 
     `gap`: places between two blocks that belong to none.
     """
@@ -101,7 +101,7 @@ def play_gather(
 
 
 def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size: int) -> None:
-    """Score keys in tiles of eight, parts of longer rows, for two heads; every key is to be read once."""
+    """Score keys in tiles of eight, parts of longer rows, for two heads."""
     query, keys = part(torch, 2, head_size, around=STALE), part(torch, num_tokens, head_size, around=STALE)
     query[:], keys[:] = noise(torch, 2, head_size), noise(torch, num_tokens, head_size)
     out = part(torch, 2, num_tokens)
@@ -110,12 +110,12 @@ def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size:
 
 
 def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
-    """Compile all five kernels for tiles as large as on a GPU, once for all tests; fail for this one's."""
+    """Compile all five kernels for tiles as large as on a GPU, once for all tests. Fail for this one's."""
     compiled.refuse_what_no_compiler_takes(lab, launcher, gpu_sized_calls(torch))
 
 
 def gpu_sized_calls(torch: ModuleType) -> dict[str, Sequence[Any]]:
-    """Return what each launcher is called with when it is compiled."""
+    """Return the arguments of each launcher for the compiler."""
     rows, wide = torch.zeros(4, 1000), torch.zeros(4, 4096)
     cache, table = torch.zeros(8, 16, 128, dtype=torch.float16), torch.zeros(4, dtype=torch.int32)
     return {

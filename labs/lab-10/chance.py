@@ -30,7 +30,7 @@ def compare_random_batches(lab: LabUnderTest, torch: ModuleType) -> None:
 
 
 def play(lab: LabUnderTest, torch: ModuleType, shape: dict[str, Any], lengths: Sequence[int]) -> None:
-    """Decode requests of these lengths and compare; without a request there is nothing to compare."""
+    """Decode requests of these lengths and compare, if there is a request."""
     if lengths:
         batch = Batch(torch, lengths, **shape)
         batch.run(lab)

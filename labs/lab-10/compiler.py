@@ -9,7 +9,7 @@ from .helpers import Batch, Step
 
 
 def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
-    """Compile the kernels that both launchers start, for heads of 128 and blocks of 16; fail for this one's.
+    """Compile the kernels that both launchers start, for heads of 128 and blocks of 16. Fail for this one's.
 
     A small step or batch runs in the interpreter first, so that an error or a todo there is reported first.
     """

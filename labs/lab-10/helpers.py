@@ -1,7 +1,7 @@
-"""What lab-10 needs: the arguments of both kernels on poisoned memory, and what should come out.
+"""What lab-10 needs: the arguments of both kernels on poisoned memory, and the expected results.
 
-Reading order: `Step`, new tokens that a kernel writes; `Batch`, requests whose keys and values a kernel reads. PyTorch
-comes in as an argument. Triton's compiler is in compiler.py, what the random test needs in chance.py.
+Reading order: `Step`, new tokens that a kernel writes, and `Batch`, requests whose keys and values a kernel reads.
+PyTorch is an argument. Triton's compiler is in compiler.py, what the random test needs in chance.py.
 """
 
 import random
@@ -25,7 +25,7 @@ SHOWN = 4
 
 @dataclass
 class Step:
-    """The new tokens of a step. Key `1203` is that of token 1, head 2, element 3; the value beside it is negative."""
+    """The new tokens of a step. Key `1203` is that of token 1, head 2, element 3. Its value is the negative number."""
 
     torch: ModuleType
     slots: Sequence[int]
@@ -55,7 +55,7 @@ class Step:
         return {name: getattr(self, name) for name in ("key", "value", "k_cache", "v_cache", "slot_mapping")}
 
     def run(self, lab: LabUnderTest) -> KernelMemory:
-        """Call the learner's `reshape_and_cache`; return what it read and wrote."""
+        """Call the learner's `reshape_and_cache`. Return the memory that it read and wrote."""
         tensors = self.tensors()
         memory = KernelMemory(**tensors)
         with memory.watch():
@@ -63,7 +63,7 @@ class Step:
         return memory
 
     def check(self, lab: LabUnderTest) -> None:
-        """Compare both caches, every row of them, with what the slots say."""
+        """Compare every row of both caches with the tokens of the slots."""
         for name, cache, rows in (("k_cache", self.k_cache, self.key), ("v_cache", self.v_cache, self.value)):
             want = self.torch.full_like(cache, UNTOUCHED)
             for slot, row in zip(self.slots, rows, strict=True):
@@ -94,7 +94,7 @@ class Batch:
     views: bool = False
     """Whether the tensors are parts of larger ones."""
     spare: int = 1
-    """Entries of the block table behind the last block of the longest request."""
+    """Entries of the block table after the last block of the longest request."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class Batch:
         self.out = self.around_out[:, :num_heads, : self.head_size]
 
     def fill(self) -> None:
-        """Write keys and values to their places; what is left of a request's blocks is stale."""
+        """Write keys and values to their places. The rest of a request's blocks is stale."""
         for cache, rows in ((self.k_cache, self.keys), (self.v_cache, self.values)):
             for table, tokens in zip(self.tables, rows, strict=True):
                 cache[table] = STALE
@@ -147,9 +147,9 @@ class Batch:
                     cache[table[position // self.block_size], position % self.block_size] = token
 
     def set_scores(self, shift: float, slope: float) -> None:
-        """Make every score `shift`, a little more here and there, and `slope` more for each block behind the first.
+        """Make every score `shift`, a little more here and there, and `slope` more for each block after the first.
 
-        All of them are exact in float32, whatever the order of the operations: a score near 200 has no digits to lose.
+        All of them are exact in float32, whatever the order of the operations.
         """
         self.query[..., 0] = 1 / self.scale
         for tokens in self.keys:
@@ -164,7 +164,7 @@ class Batch:
         return {name: getattr(self, name) for name in names}
 
     def run(self, lab: LabUnderTest) -> KernelMemory:
-        """Call the learner's `paged_attention_decode`; return what it read and wrote."""
+        """Call the learner's `paged_attention_decode`. Return the memory that it read and wrote."""
         tensors = self.tensors()
         memory = KernelMemory(**tensors)
         with memory.watch():
@@ -172,7 +172,7 @@ class Batch:
         return memory
 
     def want(self, request: int) -> Any:
-        """Return what should come out for a request, `[num_heads, head_size]`, in float64, from plain arrays."""
+        """Return the expected result of a request, `[num_heads, head_size]`, in float64, from plain arrays."""
         if not self.lengths[request]:
             return self.torch.full_like(self.out[request], UNTOUCHED).double()
         rows = []
@@ -182,7 +182,7 @@ class Batch:
         return self.torch.stack(rows)
 
     def check(self, lab: LabUnderTest, about: str = "") -> None:
-        """Compare every row of the output; 1e-5 of the row's largest number is what float32 may lose."""
+        """Compare every row of the output. An error of 1e-5 of the row's largest number is allowed."""
         wrong = []
         for request in range(len(self.lengths)):
             want, got = self.want(request), self.out[request].double()
@@ -202,7 +202,7 @@ class Batch:
         return int((self.around_out != UNTOUCHED).sum() - (self.out != UNTOUCHED).sum())
 
     def refuse_stale_reads(self, lab: LabUnderTest, memory: KernelMemory, name: str) -> None:
-        """Fail if a load of this cache reads a place that holds no token; the first block with such is drawn."""
+        """Fail if a load of this cache reads a place without a token. Draw the first block with such a place."""
         held = {
             (table[position // self.block_size], position % self.block_size)
             for table, length in zip(self.tables, self.lengths, strict=True)
@@ -233,7 +233,7 @@ def told(row: Any) -> object:
 
 
 def clue(want: Any, row: Any) -> list[str]:
-    """Return a line about numbers that come from a place that should not have been read, or that are nearly right."""
+    """Return a line about numbers from a place that must not be read, or numbers that are nearly right."""
     if row.isnan().any():
         return ["nan       from a block that is not the request's, or a masked lane without `other`, or 0 / 0"]
     if (row.abs() > STALE / 100).any() and not (row == UNTOUCHED).all():

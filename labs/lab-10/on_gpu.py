@@ -89,7 +89,7 @@ def measure(kernels: ModuleType, num_reqs: int, length: int, device: str = "cuda
 
 
 def main() -> int:
-    """Measure; return 2 where there is no GPU."""
+    """Measure. Return 2 without a GPU."""
     if not torch.cuda.is_available():
         print("no GPU here; the points need none:  LAB_IMPL=starter pytest labs/lab-10", file=sys.stderr)
         return 2

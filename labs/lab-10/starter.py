@@ -8,11 +8,11 @@ Run it from the repository's root:
 What you need of Triton's language:
 
     tl.program_id(0)                 which program of the grid this is, along its first dimension
-    tl.arange(0, N)                  the lanes 0 to N - 1; N is a power of two, known before the kernel runs
-    x[:, None], x[None, :]           a column, a row; together they span a tile, as in numpy
-    tl.load(p, mask=m, other=0.0)    reads where m is true; where it is not you get `other`, or, without it, anything
+    tl.arange(0, N)                  the lanes 0 to N - 1, where N is a power of two, known before the kernel runs
+    x[:, None], x[None, :]           a column and a row, which together span a tile, as in numpy
+    tl.load(p, mask=m, other=0.0)    reads where m is true, and elsewhere gives `other`, or without it any number
     tl.store(p, x, mask=m)           writes where m is true
-    pointer + 3                      the place 3 elements on, whatever their size; + an array gives an array of places
+    pointer + 3                      the place 3 elements on, whatever their size (+ an array: an array of places)
     x.to(tl.int64), x.to(tl.float32) the same numbers, wider
     tl.max(x, 1), tl.sum(x, 1)       over the columns, a number for each row
 
@@ -50,21 +50,19 @@ def reshape_and_cache_kernel(
 ):
     """Write one token's keys and values to its slot. One program per token.
 
-    1. Which token, and which slot is it to go to? A negative slot is padding: `return`, and nothing is read or written.
-    2. The tile of the token's numbers has BLOCK_H rows, one for each head, and BLOCK_D columns. Which of its lanes are
-       real?
-    3. Where the token's keys are: `key`, plus steps for token and head, plus the element.
-    4. Where they go: slot 11 in blocks of 4 is block 2, place 3. Steps for the block, the place in it, the head.
-    5. Load and store the keys, then the values, each number once.
+    A negative slot is padding: `return`, and nothing is read or written. The tile of the token's numbers has BLOCK_H
+    rows, one per head, and BLOCK_D columns, and not all of its lanes are real. The token's keys are at `key`, plus
+    strides for token and head, plus the element. Slot 11 in blocks of 4 is block 2, place 3. Load and store each number
+    once.
 
-    Example, blocks of 4 tokens, `slot_mapping` 11 -1 4: program 0 writes to block 2, place 3; program 1 returns;
-    program 2 writes to block 1, place 0.
+    Example, blocks of 4 tokens, `slot_mapping` 11 -1 4: program 0 writes to block 2, place 3. Program 1 returns.
+    Program 2 writes to block 1, place 0.
     """
-    todo("lab-10", "reshape_and_cache_kernel", "step 1, the token's slot")
+    todo("lab-10", "reshape_and_cache_kernel", "which lanes are masked, and where does each of the others go?")
 
 
 def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Start `reshape_and_cache_kernel`, one program per token. Given; this is what a launcher looks like."""
+    """Start `reshape_and_cache_kernel`, one program per token. Given, as an example of a launcher."""
     num_tokens, num_kv_heads, head_size = key.shape
     reshape_and_cache_kernel[(num_tokens,)](  # in the brackets: the grid
         key,
@@ -111,22 +109,23 @@ def paged_attention_decode_kernel(
 
     Query heads 0 to GROUP - 1 read head 0 of the keys, the next GROUP heads read head 1, and so on.
 
-    1. Which request, which head of keys? A request of length 0 is padding: `return`, and its output stays as it is.
-    2. Load the group's queries, `[BLOCK_G, BLOCK_D]`. All sums from here on are in float32, whatever the cache keeps.
-    3. For each block of the request, no further: its id from the request's row of the table; its keys and its values,
-       `[BLOCK_N, BLOCK_D]` each, those places only that hold one of the request's tokens, and each of them once.
-    4. Scores, `[BLOCK_G, BLOCK_N]`: q times k, times `scale`. A place without a token scores minus infinity.
-    5. Fold them in as in lab-09: three running numbers for each row, the largest score so far (before the first block
-       that is minus infinity), the sum of the weights, the weighted sum of the values. A new largest score shrinks
-       both sums.
-    6. Divide, and store the rows of the group to `out`.
-
-    Ids are int32, and id times stride may be more than that: widen the id before you multiply.
+    - A request of length 0 is padding: `return`, and its output is unchanged.
+    - The group's queries are a tile `[BLOCK_G, BLOCK_D]`. All sums are in float32, whatever the cache's type.
+    - The program reads the blocks of the request and no others: keys and values, `[BLOCK_N, BLOCK_D]` each, only the
+      places with a token of the request, and each of them once.
+    - Scores, `[BLOCK_G, BLOCK_N]`, are q times k, times `scale`. A place without a token scores minus infinity.
+    - As in lab-09, each row has a running maximum (minus infinity before the first block), a sum of weights, and a
+      weighted sum of values. A new maximum scales both sums down. The quotient goes to the group's rows of `out`.
+    - Ids are int32, and id times stride may need more bits: widen the id before you multiply.
 
     Example, blocks of 4 tokens, a request of 6 tokens with the row 7 3: the program reads all of block 7, the first two
     places of block 3, and nothing else of the cache.
     """
-    todo("lab-10", "paged_attention_decode_kernel", "step 1, the request and its length")
+    todo(
+        "lab-10",
+        "paged_attention_decode_kernel",
+        "which places of a block are masked, and what do their scores become?",
+    )
 
 
 def paged_attention_decode(
@@ -138,18 +137,18 @@ def paged_attention_decode(
     seq_lens: Tensor,
     scale: float,
 ) -> None:
-    """Write to `out` what each request's one new token makes of the request's keys and values.
+    """Write to `out` the attention of each request's one new token over the request's keys and values.
 
-    Start `paged_attention_decode_kernel`. Its grid has two dimensions: requests, heads of keys. How many query heads
-    share one head of keys follows from the shapes.
+    Start `paged_attention_decode_kernel`. Its grid has two dimensions: requests, and heads of keys. The shapes give the
+    number of query heads per head of keys. A request of length 0 is padding: its rows of `out` are unchanged.
 
     Args:
-        out: `[num_reqs, num_heads, head_size]`, written in place; like all of these, it may be a view of something.
+        out: `[num_reqs, num_heads, head_size]`, written in place. It may be a view, as all of these tensors.
         query: the same shape.
-        k_cache: `[num_blocks, block_size, num_kv_heads, head_size]`; `num_heads` is a multiple of `num_kv_heads`.
+        k_cache: `[num_blocks, block_size, num_kv_heads, head_size]`. `num_heads` is a multiple of `num_kv_heads`.
         v_cache: the same shape and strides.
-        block_tables: `[num_reqs, max_num_blocks]`, int32. Behind a request's last block an entry may be anything.
-        seq_lens: `[num_reqs]`, int32, the new token included: its key and value have been written.
+        block_tables: `[num_reqs, max_num_blocks]`, int32. Entries after a request's last block may be invalid.
+        seq_lens: `[num_reqs]`, int32, with the new token, whose key and value have been written.
         scale: factor of all scores.
     """
-    todo("lab-10", "paged_attention_decode", "the grid, then the arguments in the kernel's order")
+    todo("lab-10", "paged_attention_decode", "how many programs are there, and which strides do they need?")

@@ -1,7 +1,7 @@
 """What lab-11 needs: a scheduler with one method of the learner's, driven step by step.
 
-Reading order: `Play`, the engine that the tests drive; steps and results in words; `make_scheduler`. Its worker, which
-remembers what lies in each slot, is `mini_kv.course.given.slot_worker`.
+Reading order: `Play`, the engine that the tests drive, steps and results in words, `make_scheduler`. Its worker, which
+records the content of each slot, is `mini_kv.course.given.slot_worker`.
 """
 
 import traceback
@@ -44,11 +44,11 @@ class Play:
 
         Args:
             lab: the learner's code.
-            learners: the method that is the learner's; "" if all three are.
+            learners: the method that is the learner's, or "" if all three are.
             num_blocks: blocks, the null block included.
             block_size: tokens per block.
-            next_token: the token that the model samples after these; by default their number.
-            reserved_blocks: blocks that a newcomer must leave free, if others run.
+            next_token: the token that the model samples after these, by default their number.
+            reserved_blocks: blocks that an admission must leave free, if others run.
             admission: another strategy in its place.
             limits: fields of `SchedulerConfig`.
         """
@@ -67,7 +67,7 @@ class Play:
         self.scheduler.add_request(self.kv.new_request(name, tokens), max_tokens=max_tokens, stop_token_ids=stop)
 
     def abort(self, name: str) -> None:
-        """Abort a request; the engine does it, on the state that the learner's methods left."""
+        """Abort a request. The engine does it, on the state that the learner's methods left."""
         with self._blame(f"finish_requests([{name}]), the engine's"):
             self.scheduler.finish_requests([name])
 
@@ -100,7 +100,7 @@ class Play:
         return step
 
     def update_from_output(self, step: SchedulerOutput, sampled: SampledTokens) -> list[EngineCoreOutput]:
-        """Bring the results of a step."""
+        """Process the results of a step."""
         in_step = {name: self.scheduler.requests[name] for name in step.num_scheduled_tokens}
         self.scheduler.step = StepUnderWay(0, step, in_step)  # the engine's own method asks for it
         with self._blame("update_from_output(...), the engine's"):
@@ -114,23 +114,23 @@ class Play:
         return outputs
 
     def finish(self, step: SchedulerOutput) -> list[str]:
-        """Run a planned step and bring its results; return them as in "A says [11]"."""
+        """Run a planned step and process its results. Return them as in "A says [11]"."""
         return said(self.update_from_output(step, self.worker(step)))
 
     def results(self) -> list[str]:
-        """Run one step; return its results as in "A says [11]"."""
+        """Run one step. Return its results as in "A says [11]"."""
         return said(run_step(self, self.worker).results)
 
     def step(self) -> str:
-        """Run one step; return its plan as in "A 11, B 3"."""
+        """Run one step. Return its plan as in "A 11, B 3"."""
         return told(run_step(self, self.worker).output)
 
     def steps(self, count: int) -> list[str]:
-        """Run this number of steps; return their plans."""
+        """Run this number of steps. Return their plans."""
         return [self.step() for _ in range(count)]
 
     def drain(self, bound: int) -> list[str]:
-        """Run until no request is left, which must be the case after `bound` steps; return the plans."""
+        """Run until no request is left, at most `bound` steps. Return the plans."""
         steps: list[str] = []
         while self.scheduler.requests:
             if len(steps) == bound:
@@ -141,12 +141,12 @@ class Play:
 
     @property
     def running(self) -> list[str]:
-        """Those who run."""
+        """The ids of the running requests."""
         return [request.request_id for request in self.scheduler.running]
 
     @property
     def waiting(self) -> list[str]:
-        """Those who wait."""
+        """The ids of the waiting requests."""
         return [request.request_id for request in self.scheduler.waiting]
 
     def known(self, *names: str) -> list[int]:
@@ -177,7 +177,7 @@ class Play:
 
 
 def the_figure(lab: LabUnderTest, learners: str) -> Play:
-    """Return the engine of the figure, with A and B in the line."""
+    """Return the engine of the figure, where A and B wait."""
     play = Play(lab, learners, 8, max_num_batched_tokens=14)
     play.arrive("A", 11, max_tokens=6)
     play.arrive("B", 11, max_tokens=4)
@@ -223,10 +223,10 @@ class Scheduler(engine.Scheduler):
 
 
 def make_scheduler(lab: LabUnderTest, learners: str, *args: Any, **options: Any) -> engine.Scheduler:
-    """Return the engine's scheduler, with the learner's method `learners` in it; with all three of them for "".
+    """Return the engine's scheduler, with the learner's method `learners` in it, or all three of them for "".
 
     So a mistake in one method does not fail the tests of another. The learner's method runs on an object of the
-    learner's class, so that helpers of any name are welcome there; what it reads and sets is the engine's.
+    learner's class, so that helpers of any name are possible there. Its state is the engine's.
     """
     taught = [learners] if learners else METHODS
     for method in taught:
@@ -237,7 +237,7 @@ def make_scheduler(lab: LabUnderTest, learners: str, *args: Any, **options: Any)
     whole = Scheduler(*args, **options)
 
     class OwnSide(lab.Scheduler):  # type: ignore[misc, name-defined]  # the learner's
-        """The learner's methods on the state of `whole`; the others are those of `whole`."""
+        """The learner's methods on the state of `whole`. The others are those of `whole`."""
 
         if SCHEDULE not in taught:
             schedule = whole.schedule

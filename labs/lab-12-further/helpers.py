@@ -1,4 +1,4 @@
-"""Helpers for the tests of lab-12-further: tables drawn in words, and the engine beside the learner's functions."""
+"""Helpers for the tests of lab-12-further: blocks drawn as letters, and the engine's results."""
 
 import random
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class EnginesStates:
         self.request = self.kv.new_request("A", range(1_000))
 
     def places_after(self, num_tokens: int) -> list[bool]:
-        """Plan the step that computes up to `num_tokens` tokens; return which places of the table have a state."""
+        """Plan the step that computes up to `num_tokens` tokens. Return which places of the table have a state."""
         self.kv.allocate_slots(self.request, num_tokens - self.request.num_computed_tokens)
         self.request.num_computed_tokens = num_tokens
         return [block_id != 0 for block_id in self.kv.get_block_ids("A")[0]]
@@ -68,7 +68,7 @@ def pages_of_the_engine(
 
 
 def random_layers(rng: random.Random) -> tuple[dict[str, int], dict[str, int]]:
-    """Return layers of attention and layers with a state, with their bytes; at least one layer."""
+    """Return attention layers and layers with a state, with their bytes. There is at least one layer."""
     token_bytes = {f"a{i}": rng.choice([48, 96, 100, 192, 384]) for i in range(rng.randrange(4))}
     state_bytes = {f"s{i}": rng.randrange(100, 20_000) for i in range(rng.randrange(not token_bytes, 3))}
     return token_bytes, state_bytes

@@ -1,6 +1,6 @@
 """lab-12, further: chunks, states, pages and sharers. Read the numbered tests in order.
 
-A prompt's blocks are drawn as letters: "x.x" has its first and third block in the cache.
+A prompt's blocks are drawn as letters: of "x.x" the first and third block are cached.
 """
 
 import random
@@ -25,7 +25,7 @@ from .helpers import (
 # Chunks -------------------------------------------------------------------------------------------------------------
 
 
-@points(2, "chunk_hit", why="a token reads the tokens before it in its own chunk, and none of the chunk before")
+@points(2, "chunk_hit", rule=2)
 def test_1_only_the_chunk_of_the_next_token_counts(lab: LabUnderTest) -> None:
     """Chunks of four blocks: after the second chunk's second block, the first chunk need not be cached."""
     why = "token 12 reads 8 to 11, which are in blocks 4 and 5"
@@ -33,14 +33,14 @@ def test_1_only_the_chunk_of_the_next_token_counts(lab: LabUnderTest) -> None:
     expect_hits(lab, 2, 8, [("....xx", 12, why), ("xxxxxx", 12, why), ("xxx", 6, "token 6 reads 0 to 5"), far])
 
 
-@points(2, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
+@points(2, "chunk_hit", rule=2, after="test_1_only_the_chunk_of_the_next_token_counts")
 def test_2_the_first_token_of_a_chunk_reads_nothing(lab: LabUnderTest) -> None:
     """At a chunk's end any prompt is a hit, cached or not."""
     why = "token 8 is the first of its chunk: it needs nothing that was there before"
     expect_hits(lab, 2, 8, [("....", 8, why), ("xx.x.", 8, why), ("...", 0, "token 6 reads 0 to 5")])
 
 
-@points(1, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
+@points(1, "chunk_hit", rule=2, after="test_1_only_the_chunk_of_the_next_token_counts")
 def test_3_a_gap_ends_nothing_but_the_hits_that_read_it(lab: LabUnderTest) -> None:
     """A hit whose next token reads the gap is not valid. A shorter one may be."""
     cases = [
@@ -51,9 +51,9 @@ def test_3_a_gap_ends_nothing_but_the_hits_that_read_it(lab: LabUnderTest) -> No
     expect_hits(lab, 2, 8, cases)
 
 
-@points(2, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
+@points(2, "chunk_hit", rule=3, after="test_1_only_the_chunk_of_the_next_token_counts")
 def test_4_a_chunk_may_begin_within_a_block(lab: LabUnderTest) -> None:
-    """Chunks of 6, blocks of 4: token 6 lies in the middle of block 1."""
+    """Chunks of 6, blocks of 4: token 6 is in the middle of block 1."""
     why = "token 8 reads 6 and 7, the second half of block 1"
     expect_hits(lab, 4, 6, [(".x", 8, why), ("x.", 4, why), ("..", 0, why), ("...", 12, "token 12 begins a chunk")])
     why = "chunks of 3 are shorter than a block: token 8 reads 6 and 7, token 4 reads 3"
@@ -64,11 +64,11 @@ def test_4_a_chunk_may_begin_within_a_block(lab: LabUnderTest) -> None:
 
 
 Case = tuple[list[int | None], int, int, list[int | None], str]
-"""A table, the tokens before and after the step, the table to come, why."""
+"""A table, the tokens before and after the step, the expected table, why."""
 
 
 def expect_tables(lab: LabUnderTest, cases: Sequence[Case]) -> None:
-    """Ask for the table of each step, in blocks of 4; the table that was given must not have changed."""
+    """Ask for the table of each step, in blocks of 4. The given table must not have changed."""
     rows: list[tuple[str, object, object, str]] = []
     for table, num_computed, num_tokens, want, why in cases:
         given = list(table)
@@ -78,15 +78,15 @@ def expect_tables(lab: LabUnderTest, cases: Sequence[Case]) -> None:
     lab.expect_all(rows)
 
 
-@points(2, "next_states", why="a state summarizes all tokens so far: a step writes one state")
+@points(2, "next_states", rule=4)
 def test_5_a_step_writes_one_state(lab: LabUnderTest) -> None:
-    """A prompt of ten tokens is computed at once: the places on the way stay null."""
+    """A prompt of ten tokens is computed at once: the places in between are null."""
     why = "the last token is number 9, in the third block of 4"
     cases: list[Case] = [([], 0, 10, [None, None, 10], why), ([], 0, 8, [None, 8], "token 7 is in the second block")]
     expect_tables(lab, cases)
 
 
-@points(2, "next_states", after="test_5_a_step_writes_one_state")
+@points(2, "next_states", rule=5, after="test_5_a_step_writes_one_state")
 def test_6_within_a_block_the_state_is_written_over(lab: LabUnderTest) -> None:
     """A step that ends in the block where it started overwrites the state."""
     why = "the state is read and written in the same block"
@@ -94,9 +94,9 @@ def test_6_within_a_block_the_state_is_written_over(lab: LabUnderTest) -> None:
     expect_tables(lab, cases)
 
 
-@points(2, "next_states", after="test_5_a_step_writes_one_state")
+@points(2, "next_states", rule=5, after="test_5_a_step_writes_one_state")
 def test_7_a_step_across_a_blocks_end_holds_two(lab: LabUnderTest) -> None:
-    """The one that it starts from, and the one that it writes."""
+    """It holds the state that it starts from, and the one that it writes."""
     cases: list[Case] = [
         ([4], 4, 5, [4, 5], "the state of 4 tokens is read, that of 5 is written into the next block"),
         ([None, None, 10], 10, 22, [None, None, 10, None, None, 22], "no state is written on the way"),
@@ -106,7 +106,7 @@ def test_7_a_step_across_a_blocks_end_holds_two(lab: LabUnderTest) -> None:
     expect_tables(lab, cases)
 
 
-@points(2, "next_states", after="test_7_a_step_across_a_blocks_end_holds_two")
+@points(2, "next_states", rule=6, after="test_7_a_step_across_a_blocks_end_holds_two")
 def test_8_what_a_step_does_not_start_from_is_given_back(lab: LabUnderTest) -> None:
     """No layer reads an older state, so a null block replaces it. The table keeps its length."""
     cases: list[Case] = [
@@ -129,7 +129,7 @@ def expect_pages(
     why: str,
     block_size: int = 16,
 ) -> None:
-    """Ask for tokens and bytes of a block, layer by layer; `block_size`: what blocks have at first."""
+    """Ask for tokens and bytes of each layer's block. `block_size`: tokens per block at first."""
     got = lab.unify_pages(token_bytes, state_bytes, block_size)
     what = ", ".join(f"{layer} {size:,}" for layer, size in [*token_bytes.items(), *state_bytes.items()])
     seen = {layer: got.get(layer) for layer in want} if isinstance(got, dict) else got
@@ -138,14 +138,14 @@ def expect_pages(
     lab.expect_all([(f"(tokens, bytes) of {layer} beside {what}", want[layer], seen[layer], why) for layer in want])
 
 
-@points(2, "unify_pages", why="a block of the pool serves any layer, so it has the same bytes for all")
+@points(2, "unify_pages", rule=9)
 def test_9_a_narrow_layer_takes_more_tokens(lab: LabUnderTest) -> None:
     """Half as many heads, half as many bytes per token, twice as many tokens."""
     want = {"full": (16, 65_536), "window": (32, 65_536), "tiny": (128, 65_536)}
     expect_pages(lab, {"window": 2048, "full": 4096, "tiny": 512}, {}, want, "the widest layer sets the bytes")
 
 
-@points(1, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
+@points(1, "unify_pages", rule=9, after="test_9_a_narrow_layer_takes_more_tokens")
 def test_10_what_does_not_fit_exactly_is_padded(lab: LabUnderTest) -> None:
     """65,536 bytes are not a multiple of 16 x 1,500, so that block keeps its tokens and has an empty end."""
     want = {"full": (16, 65_536), "odd": (16, 65_536)}
@@ -155,7 +155,7 @@ def test_10_what_does_not_fit_exactly_is_padded(lab: LabUnderTest) -> None:
     expect_pages(lab, {"full": 96, "half": 64}, {}, want, why)
 
 
-@points(2, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
+@points(2, "unify_pages", rule=7, after="test_9_a_narrow_layer_takes_more_tokens")
 def test_11_a_large_state_makes_all_blocks_grow(lab: LabUnderTest) -> None:
     """A state of 300,000 bytes: 16 tokens of attention are too small, 80 cover it. Then one that is covered exactly."""
     want = {"attention": (80, 327_680), "narrow": (160, 327_680), "state": (80, 327_680), "small": (80, 327_680)}
@@ -168,7 +168,7 @@ def test_11_a_large_state_makes_all_blocks_grow(lab: LabUnderTest) -> None:
     expect_pages(lab, {"attention": 4096}, {"state": 120_000}, want, why, block_size=24)
 
 
-@points(1, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
+@points(1, "unify_pages", rule=9, after="test_9_a_narrow_layer_takes_more_tokens")
 def test_12_a_small_state_is_padded(lab: LabUnderTest) -> None:
     """A state is not made of tokens, so more tokens cannot fill its block."""
     why = "a state has one size, whatever its block stands for"
@@ -179,9 +179,9 @@ def test_12_a_small_state_is_padded(lab: LabUnderTest) -> None:
 # Tensors ------------------------------------------------------------------------------------------------------------
 
 
-@points(2, "lay_out", why="a block belongs to one group at a time, so layers of different groups can share a tensor")
+@points(2, "lay_out", rule=10)
 def test_13_the_groups_lie_side_by_side(lab: LabUnderTest) -> None:
-    """Three groups of two layers: two tensors, and where a group is short, an empty place."""
+    """Three groups of two layers have two tensors. A group with fewer layers has an empty list."""
     even = lab.lay_out([("f0", "f1"), ("w0", "w2"), ("w1", "w3")], {})
     short = lab.lay_out([("w0", "w1", "w2"), ("f0",)], {})
     lab.expect_all(
@@ -192,7 +192,7 @@ def test_13_the_groups_lie_side_by_side(lab: LabUnderTest) -> None:
     )
 
 
-@points(2, "lay_out", after="test_13_the_groups_lie_side_by_side")
+@points(2, "lay_out", rule=11, after="test_13_the_groups_lie_side_by_side")
 def test_14_who_shares_takes_no_block(lab: LabUnderTest) -> None:
     """Layers that read what another layer writes are listed after it and need no tensor of their own."""
     sharing = {"z": "f1", "s": "w0", "a": "f1"}
@@ -204,7 +204,7 @@ def test_14_who_shares_takes_no_block(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, "chunk_hit", stage="property", after="test_4_a_chunk_may_begin_within_a_block")
+@points(1, "chunk_hit", rule=1, stage="property", after="test_4_a_chunk_may_begin_within_a_block")
 def test_hits_are_those_of_the_engine(lab: LabUnderTest) -> None:
     """Forty prompts with random blocks in the cache, looked up in the engine as well."""
     for seed in seeds(40):
@@ -216,9 +216,9 @@ def test_hits_are_those_of_the_engine(lab: LabUnderTest) -> None:
         lab.expect(what, want, lab.chunk_hit(cached, block_size, chunk_size))
 
 
-@points(1, "next_states", stage="property", after="test_8_what_a_step_does_not_start_from_is_given_back")
+@points(1, "next_states", rule=5, stage="property", after="test_8_what_a_step_does_not_start_from_is_given_back")
 def test_states_lie_where_the_engines_lie(lab: LabUnderTest) -> None:
-    """Forty requests in random steps; where the engine has a null block, so has the table."""
+    """Forty requests in random steps. The table has None where the engine has the null block."""
     for seed in seeds(40):
         rng = random.Random(seed)
         block_size = rng.randrange(1, 6)
@@ -232,7 +232,7 @@ def test_states_lie_where_the_engines_lie(lab: LabUnderTest) -> None:
             now = then
 
 
-@points(1, "unify_pages", stage="property", after="test_12_a_small_state_is_padded")
+@points(1, "unify_pages", rule=8, stage="property", after="test_12_a_small_state_is_padded")
 def test_pages_are_those_of_the_engine(lab: LabUnderTest) -> None:
     """Forty random models of up to five layers."""
     for seed in seeds(40):
@@ -241,7 +241,7 @@ def test_pages_are_those_of_the_engine(lab: LabUnderTest) -> None:
         expect_pages(lab, token_bytes, state_bytes, want, "what the engine plans")
 
 
-@points(2, "lay_out", stage="property", after="test_14_who_shares_takes_no_block")
+@points(2, "lay_out", rule=10, stage="property", after="test_14_who_shares_takes_no_block")
 def test_tensors_are_those_of_the_engine(lab: LabUnderTest) -> None:
     """Forty random plans. The layout does not depend on the spec."""
     spec = MambaSpec(block_size=1, shapes=((1,),), dtypes_bytes=(1,))

@@ -63,7 +63,7 @@ def random_kinds(rng: random.Random, block_size: int, *, is_one_window: bool) ->
 
 
 def compare_random_caches(lab: LabUnderTest, learners: str) -> None:
-    """Try forty random caches; of the first that goes wrong, drop cached blocks as long as it still does."""
+    """Try forty random caches. Drop cached blocks of the first that goes wrong, as long as it still does."""
     for seed in seeds(40):
         rng = random.Random(seed)
         size, prompt, density = (

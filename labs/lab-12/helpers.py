@@ -41,14 +41,14 @@ def full(block_size: int = 2) -> FullAttentionSpec:
 
 
 def state(block_size: int = 2) -> interface.MambaSpec:
-    """Return the spec of a layer that keeps one state: a hit needs the block in which the last token lies, no other."""
+    """Return the spec of a layer that keeps one state: a hit needs only the block of its last token."""
     return interface.MambaSpec(
         block_size, shapes=((2 * block_size,),), dtypes_bytes=(2,)
     )  # as many bytes as the others
 
 
 def layers(kinds: Iterable[str]) -> dict[str, KVCacheSpec]:
-    """Return a model, one letter per layer: f(ull), w(indow), v, another window, s(tate); f0 is the first full one."""
+    """Return a model, one letter per layer: f(ull), w(indow), v (another window), s(tate). f0 is the first full one."""
     specs = {"f": full(), "w": window(4), "v": window(8), "s": state()}
     model: dict[str, KVCacheSpec] = {}
     for kind in kinds:
@@ -57,7 +57,7 @@ def layers(kinds: Iterable[str]) -> dict[str, KVCacheSpec]:
 
 
 def grouped(lab: LabUnderTest, model: Mapping[str, KVCacheSpec]) -> list[list[str]]:
-    """Return the layers in each of the learner's groups; first check that each group has the spec of its layers."""
+    """Return the layers in each of the learner's groups. First check that each group has the spec of its layers."""
     groups = lab.group_layers(model)
     if type(groups) is not tuple or not all(isinstance(group, interface.KVCacheGroupSpec) for group in groups):
         lab.fail("what group_layers returned", "a tuple of interface.KVCacheGroupSpec", groups)
@@ -85,7 +85,7 @@ class Checked(SlidingWindowManager):
         return answer
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Remove what is skipped; a table of anything but blocks fails the test."""
+        """Remove the skipped blocks. A table of anything but blocks fails the test."""
         super().remove_skipped_blocks(request_id, num_computed_tokens)
         table = self.req_to_blocks.get(request_id, [])
         if not are_blocks(table):
@@ -93,7 +93,7 @@ class Checked(SlidingWindowManager):
             raise LabFailure(what, "a list of KVCacheBlock, the null block where one has gone", table)
 
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
-        """Return the hit; anything but a list of blocks fails the test."""
+        """Return the hit. Anything but a list of blocks fails the test."""
         hit = super().find_longest_cache_hit(block_hashes, max_length)
         if not are_blocks(hit):
             raise LabFailure("what find_longest_cache_hit returned", "a list of KVCacheBlock, one for each place", hit)
@@ -244,7 +244,7 @@ def hit_of(group: Any, num_blocks: int, max_length: int) -> list[int]:
 
 
 def with_groups(lab: LabUnderTest, *groups: tuple[KVCacheSpec, str], full_attention: Any = FullAttentionManager) -> Any:
-    """Return the learner's coordinator; of group 2, say, 21, 22, ... are cached where there is a letter."""
+    """Return the learner's coordinator. In group 2 the blocks 21, 22, ... are cached where there is a letter."""
     pool = BlockPool(10 * len(groups) + 1)
     tables = {
         f"group {n}": draw(pool, n, cached, range(10 * n + 1, 10 * n + 11)) for n, (_, cached) in enumerate(groups)
@@ -265,6 +265,6 @@ def meet(lab: LabUnderTest, groups: Any, num_blocks: int, limit: int) -> tuple[l
 
 
 def around_edges(block_size: int, num_blocks: int) -> list[int]:
-    """Return numbers of tokens that end just before, on and just behind the edges of the first blocks."""
+    """Return numbers of tokens that end just before, on and just after the edges of the first blocks."""
     edges = [block_size * block for block in range(num_blocks)]
     return [max(edge + step, 0) for edge in edges for step in (-1, 0, 1)]

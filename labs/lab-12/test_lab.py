@@ -1,8 +1,8 @@
 """lab-12: layers with a window, and layers of several kinds over one pool. Read the numbered tests in order.
 
-Tokens are counted from 0: when 5 are computed, token 5 is next. Block 0 is the null block, which holds nothing.
+Tokens are counted from 0: when 5 are computed, token 5 is next. Block 0 is the null block, which is always empty.
 
-Only the part that a test is about is yours; the engine's stand in for the others (see `manager_class` in helpers.py).
+Only the part of the test is yours. The other parts are the engine's (see `manager_class` in helpers.py).
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ from .helpers import (
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, SKIP, why="the next token reads itself and the 3 tokens before it: 4 in all")
+@points(3, SKIP, rule=1)
 def test_1_tokens_that_no_later_token_reads(lab: LabUnderTest) -> None:
     """A window of 4. With 0 tokens computed, 1, 2 and so on: how many of them will no token read again?
 
@@ -60,11 +60,11 @@ def test_1_tokens_that_no_later_token_reads(lab: LabUnderTest) -> None:
     lab.expect("tokens skipped with 0, 1, 2, ... 8 computed, in a window of 4", [0, 0, 0, 0, 1, 2, 3, 4, 5], got)
 
 
-@points(3, SKIP, why="a block is freed once the next token reads none of its tokens, and not before")
+@points(3, SKIP, rule=1)
 def test_2_a_window_keeps_the_blocks_that_it_still_reads(lab: LabUnderTest) -> None:
-    """Ten full and twenty window layers are three groups; a window of 32, blocks of 16. A has 111 tokens computed.
+    """Ten full and twenty window layers are three groups. The window is 32, blocks have 16. A has 111 tokens computed.
 
-    Now token 111, the 112th, gets its slot; then token 112. How many blocks does each group hold?
+    Now token 111, the 112th, gets its slot, then token 112. How many blocks does each group hold?
     """
     kv = make_kv(lab, SKIP, 60, full(16), window(32, 16), window(32, 16))
     request = kv.new_request("A", range(111))
@@ -82,9 +82,9 @@ def test_2_a_window_keeps_the_blocks_that_it_still_reads(lab: LabUnderTest) -> N
     lab.expect("blocks of A in a window group in the next 32 steps", [3] * 14 + [2] + [3] * 15 + [2] + [3], got)
 
 
-@points(3, REMOVE, why="a table keeps its length, since a token is found by counting blocks from the first")
+@points(3, REMOVE, rule=2, why="a table keeps its length, since a token is found by counting blocks from the first")
 def test_3_null_blocks_left_of_the_window(lab: LabUnderTest) -> None:
-    """A window of 4, blocks of 2. A's table is 1 2 3 4; tokens are computed one by one, and blocks are freed."""
+    """A window of 4, blocks of 2. A's table is 1 2 3 4. Tokens are computed one by one, and blocks are freed."""
     group = with_tables(lab, window(4), num_blocks=8, A=[1, 2, 3, 4])
     tables = {3: [1, 2, 3, 4], 4: [1, 2, 3, 4], 5: [0, 2, 3, 4], 6: [0, 2, 3, 4], 7: [0, 0, 3, 4], 8: [0, 0, 3, 4]}
     for num_computed, want in tables.items():
@@ -95,7 +95,7 @@ def test_3_null_blocks_left_of_the_window(lab: LabUnderTest) -> None:
         lab.expect(what, want, table_of(group, "A"), why)
 
 
-@points(3, REMOVE, why="the block freed first is reused first, and prompts share early blocks more often than late")
+@points(3, REMOVE, rule=3, why="the block freed first is reused first, and late blocks are shared less often")
 def test_4_skipped_blocks_are_freed_last_first(lab: LabUnderTest) -> None:
     """A's six blocks are cached. After a long step, one call frees four of them. In which order?"""
     group = with_tables(lab, window(4), num_blocks=10, cached=range(1, 7), A=[1, 2, 3, 4, 5, 6])
@@ -105,9 +105,9 @@ def test_4_skipped_blocks_are_freed_last_first(lab: LabUnderTest) -> None:
     lab.expect("cached blocks", [1, 2, 3, 4, 5, 6], cached_blocks(group), why="freed blocks can be hit")
 
 
-@points(2, REMOVE, why="a step needs slots for its own tokens and the window before them; what is older can go")
+@points(2, REMOVE, rule=2, why="a step needs slots for its own tokens and the window before them")
 def test_5_smaller_steps_hold_fewer_blocks(lab: LabUnderTest) -> None:
-    """The prompt of 112 tokens again, in one step, in steps of 48 and of 16; then the first token of the answer.
+    """The prompt of 112 tokens again, in one step, in steps of 48 and of 16. Then the first token of the answer.
 
     What does it hold at most, in all three groups together?
     """
@@ -127,9 +127,9 @@ def test_5_smaller_steps_hold_fewer_blocks(lab: LabUnderTest) -> None:
         lab.expect(f"blocks of A in each group, in steps of {step}, then one of 1", want, [*got, held(kv, "A")])
 
 
-@points(3, FIND, why="the next token reads only the window, so blocks to its left need not be cached")
+@points(3, FIND, rule=5)
 def test_6_a_hit_needs_only_the_window(lab: LabUnderTest) -> None:
-    """A window of 4, blocks of 2. A's twelve tokens were in blocks 1 to 6; then blocks 1, 2 and 3 were reused."""
+    """A window of 4, blocks of 2. A's twelve tokens were in blocks 1 to 6. Then blocks 1, 2 and 3 were reused."""
     kv = make_kv(lab, FIND, 12, window(4))
     request = kv.new_request("A", range(12))
     grow(kv, request, 12)
@@ -144,7 +144,7 @@ def test_6_a_hit_needs_only_the_window(lab: LabUnderTest) -> None:
     lab.expect("hit of 13 tokens without block 4", [0, 0, 0, 0, 5, 6], lookup(kv, range(13)), why=why)
 
 
-@points(3, FIND, why="the longest hit is the one that ends furthest to the right, so that is where to look first")
+@points(3, FIND, rule=4)
 def test_7_a_hit_is_searched_from_the_right(lab: LabUnderTest) -> None:
     """A window of 4 in blocks of 2 reads two blocks. Some of a to f are cached, block 1 for a, 2 for b, and so on."""
     for cached, want in (
@@ -161,9 +161,9 @@ def test_7_a_hit_is_searched_from_the_right(lab: LabUnderTest) -> None:
         lab.expect(f"hit with {' '.join(cached.split())!r} cached, of a to f", want, got, why=why)
 
 
-@points(3, MEET, why="a shortened hit of a window need not be a hit: the new end reads other blocks")
+@points(3, MEET, rule=8, why="a shortened hit of a window need not be a hit: the new end reads other blocks")
 def test_8_groups_must_agree_on_one_length(lab: LabUnderTest) -> None:
-    """Full attention has 4 blocks; the window, which reads one block, has its first, third, fifth and sixth."""
+    """Full attention has 4 blocks. The window reads one block, and has its first, third, fifth and sixth."""
     groups = with_groups(lab, (full(), "abcd"), (window(3), "a c ef"))
     alone = [len(hit_of(group, 6, 12)) for group in groups.single_type_managers]
     lab.expect("blocks that each group alone could hit", [4, 6], alone)
@@ -172,7 +172,7 @@ def test_8_groups_must_agree_on_one_length(lab: LabUnderTest) -> None:
     lab.expect("blocks hit, one list per group", [[1, 2, 3], [0, 0, 13]], hits)
 
 
-@points(4, MEET, why="when one group shortens the hit, ask the other groups again with the new length")
+@points(4, MEET, rule=8, why="when one group shortens the hit, ask the other groups again with the new length")
 def test_9_every_group_is_asked_again_until_all_agree(lab: LabUnderTest) -> None:
     """Three groups. No group's own longest hit is a hit of all three.
 
@@ -188,9 +188,9 @@ def test_9_every_group_is_asked_again_until_all_agree(lab: LabUnderTest) -> None
     lab.expect("blocks hit, one list per group", [[1, 2], [11, 12], [0, 22]], hits)
 
 
-@points(2, GROUP, why="as many layers per group as there are of the rarest kind: no place stays empty")
+@points(2, GROUP, rule=11)
 def test_10_layers_are_dealt_into_groups_of_one_size(lab: LabUnderTest) -> None:
-    """A model of 30 layers: one full, two windows, and so on. Three groups of ten; which layers are together?"""
+    """A model of 30 layers: one full, two windows, and so on. Three groups of ten: which layers are together?"""
     groups = grouped(lab, layers("fww" * 10))
     lab.expect("layers in each group", [10, 10, 10], [len(names) for names in groups])
     for number, (kind, first) in enumerate((("f", range(10)), ("w", range(0, 20, 2)), ("w", range(1, 20, 2)))):
@@ -198,16 +198,16 @@ def test_10_layers_are_dealt_into_groups_of_one_size(lab: LabUnderTest) -> None:
         lab.expect(f"layers of group {number}", want, groups[number], why="dealt like cards, one to each")
 
 
-@points(1, GROUP, why="empty places are spread, so no group is left with two layers and eight unused places")
+@points(1, GROUP, rule=12, why="empty places are spread, so no group is left with two layers and eight unused places")
 def test_11_the_rarest_kind_decides_the_size(lab: LabUnderTest) -> None:
-    """The counts of Gemma 3 27B: 52 windows, 10 full. Groups of at most ten; how full is each?"""
+    """The counts of Gemma 3 27B: 52 windows, 10 full. Groups have at most ten: how full is each?"""
     groups = grouped(lab, layers("wwwwwf" * 10 + "ww"))
     lab.expect("layers in each group, windows first", [9, 9, 9, 9, 8, 8, 10], [len(names) for names in groups])
 
 
-@points(1, GROUP, why="with nearly equal counts, an empty place costs less than another group")
+@points(1, GROUP, rule=11, why="with nearly equal counts, an empty place costs less than another group")
 def test_12_nearly_equal_kinds_take_the_larger_size(lab: LabUnderTest) -> None:
-    """13 and 12 layers; then 14 and 10, 15 and 10, 16 and 10. Where do two groups become three?"""
+    """13 and 12 layers, then 14 and 10, 15 and 10, 16 and 10. Where do two groups become three?"""
     want = {(13, 12): [13, 12], (14, 10): [14, 10], (15, 10): [8, 7, 10], (16, 10): [8, 8, 10], (12, 13): [12, 13]}
     got = {(w, f): [len(names) for names in grouped(lab, layers("w" * w + "f" * f))] for w, f in want}
     why = "if most < 1.5 * least, a group has `most` layers"
@@ -220,9 +220,9 @@ def test_12_nearly_equal_kinds_take_the_larger_size(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, SKIP, stage="adversary", why="a window counts the token itself; and the answer is never negative")
+@points(1, SKIP, rule=1, stage="adversary")
 def test_windows_of_one_and_of_a_thousand(lab: LabUnderTest) -> None:
-    """A window of 1 reads the token itself and nothing else; one of 1,000 is not full yet; windows within a block."""
+    """In a window of 1 a token reads only itself. A window of 1,000 is not full yet. Others are within a block."""
     for sliding_window, want in (
         (1, [0, 1, 2, 3, 15, 16, 17]),
         (2, [0, 0, 1, 2, 14, 15, 16]),
@@ -234,7 +234,7 @@ def test_windows_of_one_and_of_a_thousand(lab: LabUnderTest) -> None:
         lab.expect(f"tokens skipped with 0 1 2 3 15 16 17 computed, in a window of {sliding_window}", want, got)
 
 
-@points(1, REMOVE, stage="adversary", why="another request still reads this block: drop one reference only")
+@points(1, REMOVE, rule=3, stage="adversary", why="another request still reads this block: drop one reference only")
 def test_a_neighbour_still_reads_it(lab: LabUnderTest) -> None:
     """A and B share blocks 1 and 2. Their windows move on in turns, until only their last blocks are left."""
     group = with_tables(lab, window(3), num_blocks=9, cached=[1, 2, 3, 4], A=[1, 2, 3, 4], B=[1, 2, 5])
@@ -250,9 +250,9 @@ def test_a_neighbour_still_reads_it(lab: LabUnderTest) -> None:
         lab.expect(f"free queue {then}", queue, free_queue(group))
 
 
-@points(1, REMOVE, stage="adversary", why="null blocks are never freed, because no request holds them")
+@points(1, REMOVE, rule=3, stage="adversary")
 def test_again_and_before_admission(lab: LabUnderTest) -> None:
-    """The same call twice; a table that begins with a hit's null blocks; a request that has no table yet."""
+    """The same call twice, a table that begins with a hit's null blocks, a request without a table."""
     group = with_tables(lab, window(4), num_blocks=12, cached=[4, 5, 6, 7], A=[0, 0, 0, 4, 5, 6, 7])
     for num_computed, want, queue in (
         (10, [0, 0, 0, 4, 5, 6, 7], [1, 2, 3, 8, 9, 10, 11]),
@@ -267,7 +267,7 @@ def test_again_and_before_admission(lab: LabUnderTest) -> None:
     lab.expect("requests with a table, after a call for B, who has none", ["A"], list(group.req_to_blocks))
 
 
-@points(1, REMOVE, stage="adversary", why="uncached blocks join the front of the queue, together, in the order given")
+@points(1, REMOVE, rule=3, stage="adversary", why="uncached blocks go to the front, in the order given")
 def test_without_caching_skipped_blocks_go_to_the_front(lab: LabUnderTest) -> None:
     """Caching is off, so freed blocks go to the front of the queue. One call frees three blocks, or five."""
     for sliding_window, want in ((4, [3, 2, 1, 6, 7]), (1, [5, 4, 3, 2, 1, 6, 7])):
@@ -276,9 +276,9 @@ def test_without_caching_skipped_blocks_go_to_the_front(lab: LabUnderTest) -> No
         lab.expect(f"free queue with 10 tokens computed, in a window of {sliding_window}", want, free_queue(group))
 
 
-@points(1, REMOVE, stage="adversary", why="outside the window a block stays cached until reuse: others can hit it")
+@points(1, REMOVE, rule=2, stage="adversary", why="a freed block stays cached until its reuse")
 def test_what_slid_out_can_be_hit_again(lab: LabUnderTest) -> None:
-    """A has twelve tokens and goes on; B has the same first six, whose blocks A freed before."""
+    """A has twelve tokens and goes on. B has the same first six, whose blocks A freed before."""
     kv = make_kv(lab, REMOVE, 20, window(4))
     a = kv.new_request("A", range(12))
     for step in (6, 6, 1):
@@ -293,11 +293,9 @@ def test_what_slid_out_can_be_hit_again(lab: LabUnderTest) -> None:
     lab.expect("free blocks, A and B gone", 19, kv.block_pool.num_free_blocks)
 
 
-@points(
-    1, FIND, stage="adversary", why="whole blocks, at most max_length tokens, and no more blocks than there are hashes"
-)
+@points(1, FIND, rule=6, stage="adversary")
 def test_no_longer_than_asked(lab: LabUnderTest) -> None:
-    """Every max_length around a block's edge, blocks of 1, 3, 4 and 16 tokens, windows around theirs; ids scrambled."""
+    """Every max_length around a block's edge, blocks of 1, 3, 4 and 16 tokens, windows around theirs."""
     rows: list[tuple[str, object, object, str]] = []
     for block_size in (1, 3, 4, 16):
         for sliding_window in (block_size, block_size + 1, block_size + 2, 2 * block_size + 1):
@@ -311,7 +309,7 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(1, FIND, stage="adversary", why="a window of 1 reads nothing before the token, so nothing has to be cached")
+@points(1, FIND, rule=5, stage="adversary")
 def test_a_window_may_need_no_block(lab: LabUnderTest) -> None:
     """A window of 1 with an empty cache. A window longer than the prompt, with one block missing."""
     for what, size, cached, num_blocks, want in (
@@ -323,7 +321,7 @@ def test_a_window_may_need_no_block(lab: LabUnderTest) -> None:
         lab.expect(f"hit {what}", want, hit_of(group, num_blocks, 2 * num_blocks))
 
 
-@points(1, FIND, stage="adversary", why="a prefix has different KV in each group, so the key includes the group")
+@points(1, FIND, rule=5, stage="adversary", why="a prefix has different KV in each group")
 def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
     """Group 0 has a, b and c cached, group 1 only a and b. What does a window of group 1 find?"""
     for group_id, cached, want in ((0, "abc", [0, 2, 3]), (1, "ab", [11, 12])):
@@ -334,7 +332,7 @@ def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
         lab.expect(f"hit in group {group_id}, which has {' '.join(cached)}", want, hit_of(group, 3, 6))
 
 
-@points(1, FIND, stage="adversary", why="searching from the right, only the window's blocks need a lookup")
+@points(1, FIND, rule=7, stage="adversary")
 def test_how_many_lookups(lab: LabUnderTest) -> None:
     """A prompt of 1,000 blocks, all cached, a window of two. Then with holes: is any block looked up twice?"""
     hashes = [BlockHash(b"%d" % number) for number in range(1000)]
@@ -351,9 +349,9 @@ def test_how_many_lookups(lab: LabUnderTest) -> None:
         lab.expect(f"blocks looked up left of the hit's window {what}", 0, num_left)
 
 
-@points(1, FIND, stage="adversary", why="a lookup changes no state: no request has been admitted yet")
+@points(1, FIND, rule=7, stage="adversary")
 def test_a_question_changes_nothing(lab: LabUnderTest) -> None:
-    """Block c is held, a and b are free and in the queue; references and the queue, before and after."""
+    """Block c is held, a and b are free. References and the queue are the same before and after."""
     pool = BlockPool(8)
     draw(pool, 0, "abc", [1, 2, 3])
     pool.free_blocks([pool.blocks[2], pool.blocks[1]])
@@ -366,17 +364,17 @@ def test_a_question_changes_nothing(lab: LabUnderTest) -> None:
     lab.expect("hashes in the list that was given, afterwards", 3, len(hashes))
 
 
-@points(1, MEET, stage="adversary", why="list i goes into the block table of group i: keep the groups' order")
+@points(1, MEET, rule=8, stage="adversary", why="list i goes into the block table of group i: keep the groups' order")
 def test_the_order_of_the_groups(lab: LabUnderTest) -> None:
-    """The window is group 0, full attention group 1: whichever is asked first, the answer keeps the groups' order."""
+    """The window is group 0, full attention group 1. The result keeps the groups' order."""
     hits, num_tokens = meet(lab, with_groups(lab, (window(3), "abc"), (full(), "abcd"), (window(5), "abcd")), 4, 9)
     lab.expect("tokens hit", 6, num_tokens)
     lab.expect("blocks hit, one list per group", [[0, 0, 3], [11, 12, 13], [0, 22, 23]], hits)
 
 
-@points(1, MEET, stage="adversary", why="any prefix of full attention's hit is a hit, so one lookup is enough")
+@points(1, MEET, rule=9, stage="adversary")
 def test_full_attention_is_asked_once(lab: LabUnderTest) -> None:
-    """Three groups shorten the hit again and again. How often is full attention asked, which looks at every block?"""
+    """Three groups shorten the hit again and again. How often is full attention asked?"""
     cached = [(full(), "abcdefgh"), (window(3), "abc e gh"), (window(5), "abcd fg "), (state(), "ab de  h")]
     groups = with_groups(lab, *cached, full_attention=CountedFullAttention)
     hits, num_tokens = meet(lab, groups, 8, 16)
@@ -385,9 +383,9 @@ def test_full_attention_is_asked_once(lab: LabUnderTest) -> None:
     lab.expect("how often full attention was asked", 1, groups.single_type_managers[0].num_asked)
 
 
-@points(1, MEET, stage="adversary", why="at most the limit, in whole blocks; without a common length there is no hit")
+@points(1, MEET, rule=9, stage="adversary")
 def test_at_most_and_at_least(lab: LabUnderTest) -> None:
-    """Limits around a block's edge; more hashes than blocks; then groups that have nothing in common."""
+    """Limits around a block's edge, more hashes than blocks, and groups without a common length."""
     for block_size in (1, 3, 4, 16):
         groups = with_groups(lab, (window(block_size + 1, block_size), "abcd"), (full(block_size), "abcd"))
         for limit in around_edges(block_size, 6):
@@ -402,11 +400,9 @@ def test_at_most_and_at_least(lab: LabUnderTest) -> None:
         lab.expect(f"hit of {what}, and its tokens", ([[], [], []], 0), meet(lab, groups, 4, 8))
 
 
-@points(
-    1, GROUP, stage="adversary", why="equal specs are one kind, even as two objects; another window is another kind"
-)
+@points(1, GROUP, rule=10, stage="adversary", why="another window is another kind")
 def test_what_is_one_kind(lab: LabUnderTest) -> None:
-    """One kind alone; three kinds, mixed; equal specs that are different objects; a kind with a single layer."""
+    """One kind alone, three kinds mixed, equal specs that are different objects, a kind with a single layer."""
     lab.expect("groups of four full layers", [["f0", "f1", "f2", "f3"]], grouped(lab, layers("ffff")))
     mixed = {"x": window(4), "y": full(), "z": window(8), "u": window(4), "v": window(8), "t": full()}
     lab.expect("groups of x z u v y t", [["x", "u"], ["y", "t"], ["z", "v"]], grouped(lab, mixed))
@@ -419,31 +415,31 @@ def test_what_is_one_kind(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, SKIP, stage="property", why="a token is skipped if the next one does not read it, nor any that comes later")
+@points(1, SKIP, rule=1, stage="property")
 def test_random_windows_of_get_num_skipped_tokens(lab: LabUnderTest) -> None:
-    """Forty random windows; the tokens that are read are counted one by one."""
+    """Forty random windows. The tokens that are read are counted one by one."""
     compare_windows(lab)
 
 
-@points(1, REMOVE, stage="property", why="blocks that no request reads are freed, last first; all others are unchanged")
+@points(1, REMOVE, rule=2, stage="property")
 def test_random_lives_of_remove_skipped_blocks(lab: LabUnderTest) -> None:
-    """Forty random lives of some tables that share blocks, each compared step by step with a model made of lists."""
+    """Forty random sequences on tables that share blocks, each compared step by step with a model of lists."""
     compare_lives(lab)
 
 
-@points(1, FIND, stage="property", why="of all ends, the last at which every block that the next token reads is cached")
+@points(1, FIND, rule=5, stage="property")
 def test_random_caches_of_find_longest_cache_hit(lab: LabUnderTest) -> None:
-    """Forty random windows and caches; every end is tried."""
+    """Forty random windows and caches. Every end is tried."""
     compare_random_caches(lab, FIND)
 
 
-@points(1, MEET, stage="property", why="of all ends, the last at which every group has what its next token reads")
+@points(1, MEET, rule=8, stage="property")
 def test_random_caches_of_several_groups(lab: LabUnderTest) -> None:
-    """Forty random mixtures of groups, and random caches; every end is tried."""
+    """Forty random mixtures of groups, and random caches. Every end is tried."""
     compare_random_caches(lab, MEET)
 
 
-@points(1, GROUP, stage="property", why="a group's size: the rarest kind's count, or the commonest's if it is near")
+@points(1, GROUP, rule=12, stage="property")
 def test_random_models_of_group_layers(lab: LabUnderTest) -> None:
-    """Forty random models; layers are dealt out one by one."""
+    """Forty random models. Layers are dealt out one by one."""
     compare_models(lab)

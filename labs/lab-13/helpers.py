@@ -1,4 +1,4 @@
-"""What lab-13 needs: a cache that evicts by the learner's policy, seen in letters; a slow LFU beside it; the board."""
+"""What lab-13 needs: a cache of letters that evicts by the learner's policy, a slow LFU, and the board."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Cache:
         self._numbers = count(1)
 
     def come(self, word: str) -> int | None:
-        """Let a request come and be computed; return how many of its letters were found, `None` without room."""
+        """Compute a request. Return how many of its letters were found, `None` without room."""
         tokens = [token for letter in word for token in [ord(letter)] * BLOCK_SIZE] + [0]
         request = self.kv.new_request(f"{word} {next(self._numbers)}", tokens)
         for letter, block_hash in zip(word, request.block_hashes, strict=True):
@@ -39,7 +39,7 @@ class Cache:
         return num_hits // BLOCK_SIZE
 
     def go(self, word: str) -> None:
-        """Let a request leave."""
+        """Free a request."""
         self.kv.free(self.running.pop(word))
 
     def send(self, words: str) -> list[int | None]:
@@ -56,7 +56,7 @@ class Cache:
         return "".join(self._letter(block) for block in self.kv.block_pool.blocks if block.block_hash is not None)
 
     def victims(self, number: int | None = None) -> str:
-        """Evict this many letters, or all that wait, and return them in the order in which they went."""
+        """Evict this many letters, or all that wait. Return them in order."""
         queue: Any = self.kv.block_pool.free_block_queue
         queue.popleft_n(queue.num_free_blocks - len(queue._waiting))  # those without a hash
         number = queue.num_free_blocks if number is None else number
@@ -107,7 +107,7 @@ class SlowLFU:
     cached: list[Prefix] = field(default_factory=list)
 
     def come(self, word: str) -> tuple[int, str] | None:
-        """Take in a word; return how many of its letters are found and the prefixes that are evicted for the others."""
+        """Admit a word. Return how many of its letters are found, and the prefixes that are evicted for the others."""
         prefixes = [word[:end] for end in range(1, len(word) + 1)]
         by_name = {prefix.name: prefix for prefix in reversed(self.cached)}  # of several the oldest
         found = [by_name[name] for name in takewhile(by_name.__contains__, prefixes)]
@@ -129,14 +129,14 @@ class SlowLFU:
         return len(found), " ".join(evicted)
 
     def go(self, word: str) -> None:
-        """Let a word leave: its tail waits first."""
+        """Free a word, its tail first."""
         for prefix in reversed(self.running.pop(word)):
             prefix.num_holders -= 1
             self.num_entered += 1
             prefix.came = self.num_entered
 
     def send(self, word: str) -> tuple[int, str]:
-        """Let a word come, for which there is room, and leave; return what `come` does."""
+        """Admit a word, for which there is room, and free it. Return what `come` does."""
         came = self.come(word)
         assert came is not None
         self.go(word)
@@ -178,7 +178,7 @@ class LFUCache(Cache):
         super().go(word)
 
     def victims(self, number: int | None = None) -> str:
-        """As in `Cache`; a failure shows the queue as it should have been before."""
+        """As in `Cache`. A failure shows the queue as it should have been before."""
         self._drawing = self._drawn()
         gone = super().victims(number)
         for _ in gone[: len(self.slow.waiting())]:
@@ -186,7 +186,7 @@ class LFUCache(Cache):
         return gone
 
     def expect(self, what: str, want: object, got: object, why: str = "") -> None:
-        """Compare. A failure draws the queue; it also records a run of 200 words, which tells beliefs apart."""
+        """Compare. A failure draws the queue, and records a run of 200 words to tell beliefs apart."""
         try:
             self.lab.expect(what, want, got, why)
         except LabFailure as failure:
@@ -221,7 +221,7 @@ class Row:
 
 
 def board(lab: LabUnderTest, policy: type[Any]) -> list[Row]:
-    """Play the six workloads; return words found, of 100: by LRU, by the policy, and by one that knows the future."""
+    """Play the six workloads. Return words found, of 100: by LRU, by the policy, and by one that knows the future."""
     rows = []
     for name in WORKLOADS:
         prompts = workload(name)

@@ -1,8 +1,8 @@
 """lab-13: policy arena. Read the numbered tests in order.
 
-Prompts are words, and a letter fills a block; "abc" and "abx" share two. A request comes, is computed and leaves before
-the next one comes, unless the test says otherwise. `LFU` has an exact contract: each test knows who goes, and in which
-order. `Hybrid` is yours: it has to be sound, and it is measured.
+Prompts are words, and a letter fills a block: "abc" and "abx" share two. A request is computed and freed before the
+next one begins, unless the test says otherwise. `LFU` has an exact contract, so each test knows the victims in their
+order. `Hybrid` is your own rule, and it is measured.
 """
 
 import random
@@ -17,17 +17,17 @@ from .helpers import Cache, LFUCache, SlowLFU, board, drawn
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "LFU.enter", why="of equals, the block freed first is evicted first: in a prompt, its tail")
+@points(3, "LFU.enter", rule=4, why="of equals, the block freed first is evicted first: in a prompt, its tail")
 def test_1_equals_go_in_the_order_in_which_they_came(lab: LabUnderTest) -> None:
-    """Two words, each used once. The tail of a prompt comes to wait before its head."""
+    """Two words, each used once. The tail of a prompt enters before its head."""
     cache = LFUCache(lab, 6)
     cache.send("abc xyz")
     cache.expect("who goes after abc and xyz", "cbazyx", cache.victims())
 
 
-@points(3, "LFU.record_hit", why="two uses are worth more than one")
+@points(3, "LFU.record_hit", rule=2)
 def test_2_what_was_found_again_outlives_what_was_not(lab: LabUnderTest) -> None:
-    """a is used three times, b twice, c once. Then a word of two letters: both of them are found."""
+    """a is used three times, b twice, c once. Then a word of two letters is found, with both its blocks."""
     cache = LFUCache(lab, 3)
     found = cache.send("a a a b b c")
     cache.expect("letters found of a, a, a, b, b, c", [0, 1, 1, 0, 1, 0], found)
@@ -38,9 +38,9 @@ def test_2_what_was_found_again_outlives_what_was_not(lab: LabUnderTest) -> None
     cache.expect("who goes first after ab three times and c twice", "c", cache.victims(1), why)
 
 
-@points(3, "LFU.leave", why="a block that is hit leaves the queue, and enters it again when no request holds it")
+@points(3, "LFU.leave", rule=5, why="a block enters again when no request holds it")
 def test_3_a_block_that_is_held_is_no_victim(lab: LabUnderTest) -> None:
-    """abc waits. ab comes again and keeps running. Only c, x and y can be evicted until ab has left."""
+    """abc waits. ab is found and keeps running. Only c, x and y can be evicted until ab is freed."""
     cache = LFUCache(lab, 6)
     cache.send("abc xy")
     cache.expect("letters found of ab", 2, cache.come("ab"))
@@ -49,9 +49,9 @@ def test_3_a_block_that_is_held_is_no_victim(lab: LabUnderTest) -> None:
     cache.expect("who goes when ab has left, in the order of the alphabet", list("ab"), sorted(cache.victims(2)))
 
 
-@points(3, "LFU.victim", why="the block with the least worth is evicted, not the one that became free first")
+@points(3, "LFU.victim", rule=6, why="the block with the least worth is evicted, not the one that became free first")
 def test_4_popularity_beats_age_in_the_queue(lab: LabUnderTest) -> None:
-    """There is room for two letters. a is used twice, then b once; c needs room."""
+    """There is room for two letters. a is used twice, then b once, and c needs room."""
     cache = LFUCache(lab, 2)
     found = cache.send("a a b c a")
     cache.expect(
@@ -59,18 +59,18 @@ def test_4_popularity_beats_age_in_the_queue(lab: LabUnderTest) -> None:
     )
 
 
-@points(3, "LFU.record_miss", why="new content begins with one use, whatever was in the block before")
+@points(3, "LFU.record_miss", rule=1)
 def test_5_a_block_forgets_what_stood_in_it(lab: LabUnderTest) -> None:
-    """b is used three times and evicted; d gets its block and starts with one use."""
+    """b is used three times and evicted. d gets its block and starts with one use."""
     cache = LFUCache(lab, 2)
     cache.send("a a a a a a a b b b c d e")
     why = "d was in the block that b had left; it has one use, and not four, so it went for e"
     cache.expect("letters found of a, used seven times, after b, b, b, c, d, e", [1], cache.send("a"), why)
 
 
-@points(5, "LFU.victim", why="the cache's age is the worth of its last victim; new blocks start from that age")
+@points(5, "LFU.victim", rule=7)
 def test_6_what_was_popular_once_does_not_stay_for_ever(lab: LabUnderTest) -> None:
-    """a was used four times and never again. Letters come and go, each once: after how many is a gone?"""
+    """a was used four times and never again. Then new letters are used, each once. After how many is a evicted?"""
     cache = LFUCache(lab, 2)
     cache.send("a a a b b b c")
     why = "c evicted a letter of worth 3: the age is 3, and c is worth 4"
@@ -86,9 +86,9 @@ def test_6_what_was_popular_once_does_not_stay_for_ever(lab: LabUnderTest) -> No
     cache.expect("whether a is still cached after b, c, d, e, g, h", [True] * 4 + [False] * 2, found, why)
 
 
-@points(3, "LFU.record_hit", why="worth is uses on top of the age at the last use")
+@points(3, "LFU.record_hit", rule=2)
 def test_7_a_use_now_is_worth_more_than_a_use_then(lab: LabUnderTest) -> None:
-    """The cache has aged. A letter is found again: its uses count from the age that the cache has now."""
+    """The cache has aged. A letter is found again: all its uses are added to the age of now."""
     cache = LFUCache(lab, 2)
     cache.send("a a a a b c d a d d d")
     why = "the age is 2: a was used five times and is worth 7, d was used four times and is worth 6"
@@ -99,7 +99,7 @@ def test_7_a_use_now_is_worth_more_than_a_use_then(lab: LabUnderTest) -> None:
     cache.expect("who goes first of a, used nine times, c four times and d twice, later", "c", cache.victims(1), why)
 
 
-@points(3, "LFU.enter", why="a block that is freed again is evicted after its equals")
+@points(3, "LFU.enter", rule=4, why="a block that is freed again is evicted after its equals")
 def test_8_who_comes_back_waits_behind_its_equals(lab: LabUnderTest) -> None:
     """a, b and c are used once. A second request holds a, while b and c are used again."""
     cache = LFUCache(lab, 4)
@@ -113,9 +113,9 @@ def test_8_who_comes_back_waits_behind_its_equals(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "LFU.record_hit", stage="adversary", why="a hit on a block in use counts as a use, too")
+@points(1, "LFU.record_hit", rule=2, stage="adversary")
 def test_a_block_that_is_held_can_be_found(lab: LabUnderTest) -> None:
-    """ab and ac find a, which has not left yet. d is used twice before the three leave."""
+    """ab and ac find a, which is still held. d is used twice before the three are freed."""
     cache = LFUCache(lab, 8)
     cache.come("a")
     cache.expect("letters found of ab and ac while a is held", [1, 1], [cache.come("ab"), cache.come("ac")])
@@ -125,26 +125,26 @@ def test_a_block_that_is_held_can_be_found(lab: LabUnderTest) -> None:
     cache.expect("who goes last: a was used three times, d twice", "a", cache.victims()[-1:])
 
 
-@points(1, "LFU.leave", stage="adversary", why="an entry made before the block's last `leave` is not valid")
+@points(1, "LFU.leave", rule=4, stage="adversary", why="an entry made before the block's last `leave` is not valid")
 def test_a_block_that_left_and_came_back_goes_once(lab: LabUnderTest) -> None:
-    """a comes back twice and b once; each block is evicted once, the least used first."""
+    """a is found twice and b once. Each block is evicted once, the least used first."""
     cache = LFUCache(lab, 4)
     cache.send("a b a b a c")
     cache.expect("who goes", "cba", cache.victims())
 
 
-@points(1, "LFU.victim", stage="adversary", why="each victim makes the cache older, also within one call")
+@points(1, "LFU.victim", rule=7, stage="adversary")
 def test_several_victims_in_one_call(lab: LabUnderTest) -> None:
-    """xy needs two blocks: a, worth 1, and b, worth 3, are evicted for it in one call. It is found once more."""
+    """xy needs two blocks: a, worth 1, and b, worth 3, are evicted in one call. Then xy is found once more."""
     cache = LFUCache(lab, 3)
     cache.send("a b b b d d d d xy xy")
     why = "the age is 3 after both: x and y are worth 3 + 2, and d is worth 4"
     cache.expect("who goes first after a, b three times, d four times, xy twice", "d", cache.victims(1), why)
 
 
-@points(1, "LFU.record_miss", stage="adversary", why="worth is set when a block is used, not when it becomes free")
+@points(1, "LFU.record_miss", rule=3, stage="adversary")
 def test_worth_is_of_the_last_use(lab: LabUnderTest) -> None:
-    """a is computed, and held while others are evicted; when it leaves, the age has grown, its worth has not."""
+    """a is computed, and held while others are evicted. When it is freed, the age has grown, its worth has not."""
     cache = LFUCache(lab, 3)
     cache.come("a")
     cache.send("c d e f")
@@ -152,7 +152,7 @@ def test_worth_is_of_the_last_use(lab: LabUnderTest) -> None:
     cache.expect("who goes first", "a", cache.victims(1))
 
 
-@points(1, "LFU.record_miss", stage="adversary", why="a computed block has been used once")
+@points(1, "LFU.record_miss", rule=1, stage="adversary")
 def test_what_was_computed_has_been_used_once(lab: LabUnderTest) -> None:
     """a has three uses and waits last. c is computed in a cache that has aged, and found once."""
     cache = LFUCache(lab, 3)
@@ -164,7 +164,7 @@ def test_what_was_computed_has_been_used_once(lab: LabUnderTest) -> None:
     cache.expect("who goes first, a used three times or c computed and found", "a", cache.victims(1), why)
 
 
-@points(4, "LFU.victim", stage="property", why="compared with the contract, written down with plain lists")
+@points(4, "LFU.victim", rule=6, stage="property", why="compared with the contract, written down with plain lists")
 def test_random_lives_of_lfu(lab: LabUnderTest) -> None:
     """Forty words, sixty times: compare the letters found of each word with a slow LFU."""
     for num_blocks in (4, 6, 8):
@@ -190,9 +190,9 @@ def lfu_life(lab: LabUnderTest, num_blocks: int, words: list[str]) -> None:
 # Yours --------------------------------------------------------------------------------------------------------------
 
 
-@points(3, "Hybrid.victim", stage="adversary", why="under any rule, each waiting block is evicted exactly once")
+@points(3, "Hybrid.victim", rule=8, stage="adversary")
 def test_hybrid_is_sound(lab: LabUnderTest) -> None:
-    """Random lives: victims are waiting blocks, each is evicted in the end, and the engine's invariants hold."""
+    """Random calls: victims are waiting blocks, each is evicted in the end, and the engine's invariants hold."""
     for seed in seeds(6):
         rng = random.Random(seed)
         cache = Cache(lab, lab.Hybrid, rng.randrange(20, 30))
@@ -210,9 +210,9 @@ def test_hybrid_is_sound(lab: LabUnderTest) -> None:
         lab.expect("victims until none waits", cached, len(cache.victims()))
 
 
-@points(2, "Hybrid.victim", stage="property", why="same calls, same victims: no clock, no random, no set order")
+@points(2, "Hybrid.victim", rule=9, stage="property", why="same calls, same victims: no clock, no random, no set order")
 def test_hybrid_does_the_same_again(lab: LabUnderTest) -> None:
-    """The same words twice, in two caches whose blocks are other objects; then with other letters for the same ones."""
+    """The same words twice, in two caches with other block objects. Then with other letters in place of these."""
     rng = random.Random(7)
     words = " ".join("".join(rng.choice("abcd") for _ in range(rng.randrange(1, 6))) for _ in range(300))
     runs = []
@@ -224,13 +224,13 @@ def test_hybrid_does_the_same_again(lab: LabUnderTest) -> None:
     lab.expect("the run with w, x, y, z for a, b, c, d", runs[0], runs[2], "a block hash says what is equal, no more")
 
 
-@points(4, "Hybrid.victim", stage="adversary", why="on which of the six is the ceiling far above LRU?")
+@points(4, "Hybrid.victim", rule=10, stage="adversary", why="on which of the six is the ceiling far above LRU?")
 def test_hybrid_beats_lru_on_a_workload(lab: LabUnderTest) -> None:
-    """The board: six workloads, LRU beside it, and the ceiling that no policy passes."""
+    """The board has six workloads, with the hit rates of LRU and of the ceiling."""
     beats_lru(lab, 1)
 
 
-@points(6, "Hybrid.victim", stage="adversary", why="which of the six workloads suit your rule?")
+@points(6, "Hybrid.victim", rule=10, stage="adversary", why="which of the six workloads suit your rule?")
 def test_hybrid_beats_lru_on_two_workloads(lab: LabUnderTest) -> None:
     """The same board. What helps on one workload often costs on another."""
     beats_lru(lab, 2)

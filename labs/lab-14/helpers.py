@@ -1,4 +1,4 @@
-"""Helpers for the tests of lab-14: a home and a pool in a given state, all that can be seen of both, plain twins."""
+"""Helpers for the tests of lab-14: a home and a pool in a given state, their visible state, plain twins."""
 
 import math
 import random
@@ -11,7 +11,7 @@ Quantized = tuple[list[int], float]
 
 
 def rounded(values: object, digits: int = 6) -> object:
-    """Return a list of floats with this many digits, so that two ways to add them up agree; anything else as it is."""
+    """Return a list of floats with this many digits, so that two ways to add them agree. Anything else is unchanged."""
     if not isinstance(values, list) or not all(isinstance(value, (int, float)) for value in values):
         return values
     return [round(value, digits) + 0.0 if math.isfinite(value) else value for value in values]
@@ -32,7 +32,7 @@ def read(query: Sequence[float], keys: Sequence[Quantized], values: Sequence[Qua
 
 
 def vectors(rng: random.Random, num: int, size: int, spread: float = 1.0) -> list[list[float]]:
-    """Return random vectors; `spread` is how far from zero their numbers are."""
+    """Return random vectors. `spread` is the standard deviation of their numbers."""
     return [[rng.gauss(0, spread) for _ in range(size)] for _ in range(num)]
 
 
@@ -71,7 +71,7 @@ class Desk:
         return self.lab.lease(self.home, key)
 
     def release(self, key: str) -> InWords:
-        """Call the learner's `release`; say whether it raised an error."""
+        """Call the learner's `release`. Say whether it raised an error."""
         try:
             self.lab.release(self.home, key)
         except ValueError:
@@ -79,7 +79,7 @@ class Desk:
         return InWords("nothing raised")
 
     def promote(self, keys: str) -> object:
-        """Call the learner's `promote`; the list of keys that it is given must not have changed."""
+        """Call the learner's `promote`. Its list of keys must not have changed."""
         given = list(keys)
         table = self.lab.promote(self.home, self.pool, given)
         self.lab.expect("the keys that promote was given", list(keys), given, "the list is the caller's")
@@ -132,7 +132,7 @@ class Twin:
         self.leases: dict[str, int] = {}
 
     def store(self, key: str) -> bool:
-        """Take a content in."""
+        """Store a content."""
         if key not in self.order and len(self.order) == self.capacity:
             idle = [old for old in self.order if not self.leases.get(old)]
             if not idle:

@@ -1,4 +1,4 @@
-"""lab-14: a cache in eight bits, and a second home for what it forgets. Your work goes here.
+"""lab-14: a cache in eight bits, and a second home for evicted contents. Your work goes here.
 
 Run it from the repository's root:
 
@@ -20,60 +20,61 @@ Quantized = tuple[list[int], float]
 def quantize(values: Sequence[float]) -> Quantized:
     """Return a vector as whole numbers from -127 to 127 and the scale that undoes it.
 
-    The number farthest from zero becomes 127 or -127; each comes back within half a scale. A vector of zeros has the
-    scale 0.0. (-128 has no opposite, so it is not used.)
+    The number farthest from zero becomes 127 or -127. Each is restored to within half a scale. A vector of zeros has
+    the scale 0.0. A vector has at least one number. (-128 has no opposite, so it is not used.)
     """
-    todo("lab-14", "quantize", "what is one step worth, and how many steps is each number")
+    todo("lab-14", "quantize", "what is one step worth, and how many steps is each number?")
 
 
 def attend(query: Sequence[float], keys: Sequence[Quantized], values: Sequence[Quantized]) -> list[float]:
     """Return what a query reads from tokens whose keys and values are in int8, each with a scale of its own.
 
-    The score of a token is query times key, divided by the square root of their length; its weight is the softmax of
-    the scores, which must not overflow; the result is the weighted sum of the values.
+    The score of a token is query times key, divided by the square root of the query's length. Its weight is its share
+    of the softmax of all scores, which must not overflow. The result is the weighted sum of the values.
     """
-    todo("lab-14", "attend", "a whole number stands for itself times its scale")
+    todo("lab-14", "attend", "where is each scale multiplied, and how often?")
 
 
 def store(home: SecondHome, key: str, payload: bytes) -> bool:
-    """Take a content in, as the most recently used; return whether it is there now.
+    """Store a content as the most recently used. Return whether it is there now.
 
-    What is there already stays as it is, and counts as used. If the home is full, the least recently used entry leaves
-    that has no lease; if all have one, nothing changes and the answer is no.
+    An entry that is there already is unchanged, and counts as used. If the home is full, the least recently used entry
+    without a lease is evicted. If all have a lease, nothing changes and the result is `False`.
     """
-    todo("lab-14", "store", "who is first in the order of use, and may it go")
+    todo("lab-14", "store", "which entry is first in the order of use, and may it be evicted?")
 
 
 def lease(home: SecondHome, key: str) -> bytes | None:
-    """Return a content that is there, as the most recently used, and keep it from leaving until `release`.
+    """Return a content's bytes. It is the most recently used now, and is not evicted until `release`.
 
-    `None` if it is not there. If its digest is not that of its key and payload, it is not there either: forget it and
-    count it in `num_damaged`. Whatever its bytes are, they are not used.
+    `None` if it is not there. If its digest is not that of its key and payload, delete the entry, count it in
+    `num_damaged` and return `None`.
     """
-    todo("lab-14", "lease", "is it there, is it what it should be, and who must know that you rely on it")
+    todo("lab-14", "lease", "is it there, are these its bytes, and where is the lease recorded?")
 
 
 def release(home: SecondHome, key: str) -> None:
     """End one lease. Raises `ValueError`, and changes nothing, if there is none on this key."""
-    todo("lab-14", "release", "one lease fewer")
+    todo("lab-14", "release", "is there a lease to end?")
 
 
 def promote(home: SecondHome, pool: Pool, keys: Sequence[str]) -> list[int]:
-    """Bring the longest beginning of these contents up, into free blocks; return the blocks, first content first.
+    """Move the longest beginning of these contents from the home into free blocks. Return the blocks' ids in order.
 
-    Only as many as there are free blocks, and only up to the first that is not in the home or is damaged. Each goes
-    into the next free block and is no longer in the home: a content has one owner. What that block held goes down in
-    its place, if the home has room: the first block's content first. Contents that are on their way up are not pushed
-    out for those that go down, and in the end no lease is left.
+    The keys are distinct. Move only as many as there are free blocks, and only up to the first that is not in the home
+    or is damaged. Each content goes into the next free block, which leaves `free_queue`, and is deleted from the home:
+    a content has one owner. The block's old content is stored in the home, the first block's first, as by `store`. It
+    evicts none of the contents that move up. The leases that `promote` takes end before it returns.
     """
-    todo("lab-14", "promote", "first make sure of all that you will bring, then move")
+    todo("lab-14", "promote", "which contents may be evicted before they are moved?")
 
 
 def crossover(
     seconds_per_token: float, seconds_per_byte: float, seconds_at_once: float, bytes_per_token: int
 ) -> int | None:
-    """Return the least number of tokens that take less time to reload than to compute; `None` if there is none.
+    """Return the least number of tokens, at least 1, that take less time to reload than to compute.
 
-    Computing takes `seconds_per_token` each; reloading takes `seconds_at_once` and `seconds_per_byte` for each byte.
+    Return `None` if there is none. Computing takes `seconds_per_token` per token. Reloading takes `seconds_at_once`,
+    and `seconds_per_byte` per byte.
     """
-    todo("lab-14", "crossover", "where do two lines meet")
+    todo("lab-14", "crossover", "where do two lines meet?")

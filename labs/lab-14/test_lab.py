@@ -1,8 +1,7 @@
 """lab-14: smaller, then a second home. Read the numbered tests in order.
 
 Contents are letters: the content "a" has the bytes b"A". Each test puts a home and a pool into a state, calls one of
-your functions, and looks at all there is: what came back, who is in the home and in which order, the leases, the
-blocks.
+your functions, and compares the result, the home in its order, the leases and the blocks.
 """
 
 import random
@@ -20,9 +19,9 @@ NOTHING, ERROR = InWords("nothing raised"), InWords("ValueError raised")
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "quantize", why="the number farthest from zero becomes 127, and the others are rounded")
+@points(3, "quantize", rule=1)
 def test_1_the_farthest_number_is_127(lab: LabUnderTest) -> None:
-    """One step is worth a hundredth here: 1.27 is 127 of them. Then the farthest number is below zero."""
+    """One step is a hundredth here: 1.27 is 127 steps. Then the farthest number is below zero."""
     numbers, scale = lab.quantize([1.27, -0.6, 0.014, 0.0])
     lab.expect("numbers of [1.27, -0.6, 0.014, 0.0]", [127, -60, 1, 0], numbers)
     lab.expect("scale of [1.27, -0.6, 0.014, 0.0]", 0.01, round(scale, 9))
@@ -30,7 +29,7 @@ def test_1_the_farthest_number_is_127(lab: LabUnderTest) -> None:
     lab.expect("numbers of [0.5, -2.54, 1.0]", [25, -127, 50], numbers, "-2.54 is farthest from zero: a step is 0.02")
 
 
-@points(2, "quantize", after="test_1_the_farthest_number_is_127")
+@points(2, "quantize", rule=1, after="test_1_the_farthest_number_is_127")
 def test_2_every_number_comes_back_within_half_a_scale(lab: LabUnderTest) -> None:
     """Forty random vectors, one number in some of them far larger than the rest."""
     for seed in seeds(40):
@@ -45,9 +44,9 @@ def test_2_every_number_comes_back_within_half_a_scale(lab: LabUnderTest) -> Non
         lab.expect(f"scale, seed {seed}", round(scale_want, 9), round(scale, 9), "all 127 steps are used")
 
 
-@points(4, "attend", why="a whole number stands for itself times its scale")
+@points(4, "attend", rule=2)
 def test_3_attention_over_eight_bits(lab: LabUnderTest) -> None:
-    """Three tokens of four numbers, all with the same scales: what the query reads is what the numbers stand for."""
+    """Three tokens of four numbers, all with the same scales."""
     keys = [([127, 0, 0, 0], 0.01), ([0, 127, 0, 0], 0.01), ([0, 0, -127, 0], 0.01)]
     values = [([100, 0], 0.02), ([0, 100], 0.02), ([50, -50], 0.02)]
     query = [1.0, 2.0, 0.5, 3.0]
@@ -55,7 +54,7 @@ def test_3_attention_over_eight_bits(lab: LabUnderTest) -> None:
     lab.expect("what the query reads", rounded(read(query, keys, values)), rounded(got))
 
 
-@points(3, "attend", after="test_3_attention_over_eight_bits")
+@points(3, "attend", rule=2, after="test_3_attention_over_eight_bits")
 def test_4_each_token_has_scales_of_its_own(lab: LabUnderTest) -> None:
     """One token is a hundred times larger than the others, in its key or in its value."""
     keys = [([100, 20], 0.001), ([10, 100], 0.1), ([-50, 127], 0.01)]
@@ -66,7 +65,7 @@ def test_4_each_token_has_scales_of_its_own(lab: LabUnderTest) -> None:
     lab.expect("what the query reads", rounded(read(query, keys, values)), rounded(got), why)
 
 
-@points(3, "store", why="the home keeps contents that the pool evicts, as long as there is room")
+@points(3, "store", rule=4)
 def test_5_a_content_comes_in_as_the_last(lab: LabUnderTest) -> None:
     """Store into a home with room. Then store a content that is there: it counts as used and is unchanged."""
     desk = Desk(lab, 4, "ab")
@@ -78,15 +77,15 @@ def test_5_a_content_comes_in_as_the_last(lab: LabUnderTest) -> None:
     lab.expect('the entry of "a" is the one that was there', True, desk.home.entries.get("a") is was)
 
 
-@points(2, "store", after="test_5_a_content_comes_in_as_the_last")
+@points(2, "store", rule=5, after="test_5_a_content_comes_in_as_the_last")
 def test_6_the_least_recently_used_makes_room(lab: LabUnderTest) -> None:
-    """The home is full: b has waited longest, since a was used again."""
+    """The home is full. b was used least recently, since a was used again."""
     desk = Desk(lab, 3, "bca")
     came = desk.store("d")
     desk.sees('store of "d" in a full home', (True, came), home="cad", why="b was used least recently")
 
 
-@points(2, "store", after="test_6_the_least_recently_used_makes_room")
+@points(2, "store", rule=5, after="test_6_the_least_recently_used_makes_room")
 def test_7_what_is_leased_is_not_pushed_out(lab: LabUnderTest) -> None:
     """a and b are leased, so c is evicted. When all are leased, nothing changes."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 2})
@@ -98,9 +97,9 @@ def test_7_what_is_leased_is_not_pushed_out(lab: LabUnderTest) -> None:
     full.sees('store of "c" while all are leased', (False, came), home="ab", leases={"a": 1, "b": 1}, why=why)
 
 
-@points(4, "lease", why="a request that has the bytes can rely on them")
+@points(4, "lease", rule=6)
 def test_8_a_lease_returns_the_bytes_and_counts(lab: LabUnderTest) -> None:
-    """a is leased, and again; b is, too; x is not there."""
+    """a is leased twice and b once. x is not there."""
     desk = Desk(lab, 3, "abc")
     for key, home, leases in (("a", "bca", {"a": 1}), ("b", "cab", {"a": 1, "b": 1}), ("a", "cba", {"b": 1, "a": 2})):
         came = desk.lease(key)
@@ -109,9 +108,9 @@ def test_8_a_lease_returns_the_bytes_and_counts(lab: LabUnderTest) -> None:
     desk.sees('lease of "x", which is not there', (None, came), home="cba", leases={"b": 1, "a": 2})
 
 
-@points(3, "lease", after="test_8_a_lease_returns_the_bytes_and_counts")
+@points(3, "lease", rule=7, after="test_8_a_lease_returns_the_bytes_and_counts")
 def test_9_damaged_bytes_are_not_there(lab: LabUnderTest) -> None:
-    """A bit of b flipped, and a and c were exchanged: each holds bytes that were right for the other."""
+    """A bit of b flipped, and a and c were exchanged: each has the other's bytes."""
     desk = Desk(lab, 4, "abcd")
     desk.damage("b", b"C")
     came = desk.lease("b")
@@ -126,9 +125,9 @@ def test_9_damaged_bytes_are_not_there(lab: LabUnderTest) -> None:
     lab.expect("damaged so far", 2, desk.home.num_damaged)
 
 
-@points(2, "release", why="a lease that is never released keeps its content forever")
+@points(2, "release", rule=8, why="a lease that is never released keeps its content forever")
 def test_10_one_lease_ends(lab: LabUnderTest) -> None:
-    """a has two leases: after one release it has one, after two it can go. A third is a mistake."""
+    """a has two leases: after one release it has one, after two it has none. A third release is a mistake."""
     desk = Desk(lab, 2, "ab", {"a": 2})
     for leases in ({"a": 1}, {}):
         came = desk.release("a")
@@ -138,9 +137,9 @@ def test_10_one_lease_ends(lab: LabUnderTest) -> None:
         desk.sees(f'release of "{key}", which has no lease', (ERROR, came), home="ab")
 
 
-@points(4, "promote", why="a content has one owner: it moves up, and the block's old content moves down")
+@points(4, "promote", rule=9, why="a content has one owner: it moves up, and the block's old content moves down")
 def test_11_what_comes_up_changes_places_with_what_goes_down(lab: LabUnderTest) -> None:
-    """a and b come up into blocks 3 and 1, the next two to be handed out. Block 3 held x, block 1 nothing."""
+    """a and b move into blocks 3 and 1, the next two to be allocated. Block 3 held x, block 1 nothing."""
     desk = Desk(lab, 4, "qab", blocks={1: "", 2: "m", 3: "x", 4: "n"}, free=[3, 1, 4])
     came = desk.promote("ab")
     why = "a is in block 3 now and no longer in the home; x went the other way"
@@ -148,7 +147,7 @@ def test_11_what_comes_up_changes_places_with_what_goes_down(lab: LabUnderTest) 
     desk.sees('promote of "ab"', ([3, 1], came), home="qx", blocks=held, free=[4], why=why)
 
 
-@points(2, "promote", after="test_11_what_comes_up_changes_places_with_what_goes_down")
+@points(2, "promote", rule=9, after="test_11_what_comes_up_changes_places_with_what_goes_down")
 def test_12_up_to_the_first_that_is_missing(lab: LabUnderTest) -> None:
     """b is missing, so c and d stay in the home. Then the first key is damaged."""
     desk = Desk(lab, 4, "acd", blocks={1: "", 2: "", 3: ""}, free=[1, 2, 3])
@@ -161,7 +160,7 @@ def test_12_up_to_the_first_that_is_missing(lab: LabUnderTest) -> None:
     desk.sees('promote of "cd"', ([], came), home="d", blocks={1: "a", 2: "", 3: ""}, free=[2, 3], why=why)
 
 
-@points(3, "crossover", why="reloading has a fixed cost before the first byte")
+@points(3, "crossover", rule=11, why="reloading has a fixed cost before the first byte")
 def test_13_where_reloading_begins_to_pay(lab: LabUnderTest) -> None:
     """A token takes a second to compute and half a second to reload, and asking takes three seconds."""
     got = lab.crossover(1.0, 0.25, 3.0, 2)
@@ -173,15 +172,15 @@ def test_13_where_reloading_begins_to_pay(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "quantize", stage="adversary", after="test_1_the_farthest_number_is_127")
+@points(2, "quantize", rule=1, stage="adversary", after="test_1_the_farthest_number_is_127")
 def test_a_vector_of_zeros(lab: LabUnderTest) -> None:
-    """It has no farthest number, and comes back as it is."""
+    """It has no farthest number, and is restored to zeros."""
     numbers, scale = lab.quantize([0.0, 0.0, 0.0])
     lab.expect("numbers of three zeros", [0, 0, 0], numbers)
     lab.expect("scale of three zeros", 0.0, scale, "an empty token must not become NaN")
 
 
-@points(2, "attend", stage="adversary", after="test_3_attention_over_eight_bits")
+@points(2, "attend", rule=3, stage="adversary", after="test_3_attention_over_eight_bits")
 def test_large_scores_do_not_overflow(lab: LabUnderTest) -> None:
     """Scores of thousands: the largest has weight 1, and no exponential overflows. Then all of them are below zero."""
     keys = [([127, 0], 40.0), ([127, 1], 40.0), ([-127, 0], 40.0)]
@@ -195,9 +194,9 @@ def test_large_scores_do_not_overflow(lab: LabUnderTest) -> None:
     lab.expect("what the query reads below zero", rounded(read(query, keys, values[:2])), rounded(got), why)
 
 
-@points(1, "store", stage="adversary", after="test_6_the_least_recently_used_makes_room")
+@points(1, "store", rule=4, stage="adversary", after="test_6_the_least_recently_used_makes_room")
 def test_a_full_home_has_room_for_what_it_has(lab: LabUnderTest) -> None:
-    """The home is full and b is in it: no entry has to leave, leased or not. Then b comes with other bytes."""
+    """The home is full and b is in it: no entry is evicted. Then b is stored with other bytes."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 1, "c": 1})
     came = desk.store("b")
     desk.sees('store of "b", which is there', (True, came), home="acb", leases={"a": 1, "c": 1, "b": 1})
@@ -209,9 +208,9 @@ def test_a_full_home_has_room_for_what_it_has(lab: LabUnderTest) -> None:
     lab.expect('bytes of "b"', b"?", desk.home.entries["b"].payload, why)
 
 
-@points(1, "lease", stage="adversary", after="test_9_damaged_bytes_are_not_there")
+@points(1, "lease", rule=7, stage="adversary", after="test_9_damaged_bytes_are_not_there")
 def test_what_is_leased_can_be_damaged(lab: LabUnderTest) -> None:
-    """a and b are leased when a bit of a flips; then another request leases a."""
+    """a and b are leased when a bit of a flips. Then another request leases a."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 1})
     desk.damage("a")
     came = desk.lease("a")
@@ -220,18 +219,18 @@ def test_what_is_leased_can_be_damaged(lab: LabUnderTest) -> None:
     lab.expect("damaged so far", 1, desk.home.num_damaged)
 
 
-@points(2, "promote", stage="adversary", after="test_11_what_comes_up_changes_places_with_what_goes_down")
+@points(2, "promote", rule=10, stage="adversary", after="test_11_what_comes_up_changes_places_with_what_goes_down")
 def test_what_goes_down_pushes_out_nothing_that_comes_up(lab: LabUnderTest) -> None:
-    """The home is full of what is wanted, and both blocks hold something: x and y take the places of a and b."""
+    """The home is full of the wanted contents, and both blocks hold one: x and y take the places of a and b."""
     desk = Desk(lab, 2, "ba", blocks={1: "x", 2: "y"}, free=[1, 2])
     came = desk.promote("ab")
     why = "b is the least recently used: storing x before b is leased evicts b"
     desk.sees('promote of "ab"', ([1, 2], came), home="xy", blocks={1: "a", 2: "b"}, free=[], why=why)
 
 
-@points(2, "promote", stage="adversary", after="test_11_what_comes_up_changes_places_with_what_goes_down")
+@points(2, "promote", rule=9, stage="adversary", after="test_11_what_comes_up_changes_places_with_what_goes_down")
 def test_only_as_many_as_there_are_free_blocks(lab: LabUnderTest) -> None:
-    """Three are wanted and one block is free; then none is. No lease is left behind."""
+    """Three are wanted and one block is free. Then no block is free. No lease is left."""
     desk = Desk(lab, 4, "abc", blocks={1: "", 2: "m"}, free=[1])
     came = desk.promote("abc")
     desk.sees('promote of "abc" with 1 free', ([1], came), home="bc", blocks={1: "a", 2: "m"}, free=[])
@@ -239,7 +238,7 @@ def test_only_as_many_as_there_are_free_blocks(lab: LabUnderTest) -> None:
     desk.sees('promote of "bc" with 0 free', ([], came), home="bc", blocks={1: "a", 2: "m"}, free=[])
 
 
-@points(2, "crossover", stage="adversary", after="test_13_where_reloading_begins_to_pay")
+@points(2, "crossover", rule=11, stage="adversary", after="test_13_where_reloading_begins_to_pay")
 def test_where_it_never_pays_and_where_it_always_does(lab: LabUnderTest) -> None:
     """A tier that is slower per token, one that is as fast, and one without a fixed cost."""
     got = lab.crossover(1.0, 0.5, 0.0, 4)
@@ -253,9 +252,9 @@ def test_where_it_never_pays_and_where_it_always_does(lab: LabUnderTest) -> None
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, "release", stage="property", after="test_10_one_lease_ends")
+@points(1, "release", rule=8, stage="property", after="test_10_one_lease_ends")
 def test_random_lives_of_a_home(lab: LabUnderTest) -> None:
-    """Forty random lives of a home for three: each answer, the order of use and the leases equal those of a twin."""
+    """Forty random sequences on a home for three. Results, order of use and leases equal those of a twin."""
     for seed in seeds(40):
         rng = random.Random(seed)
         life = [Step(rng.choice(["store", "lease", "release"]), rng.choice("abcdef")) for _ in range(24)]
@@ -263,7 +262,7 @@ def test_random_lives_of_a_home(lab: LabUnderTest) -> None:
 
 
 def play(lab: LabUnderTest, life: list[Step]) -> None:
-    """Play the steps on the learner's functions and on the twin; a release without a lease is left out."""
+    """Play the steps on the learner's functions and on the twin. A release without a lease is left out."""
     desk, twin = Desk(lab, 3), Twin(3)
     for step in life:
         if step.verb == "release":

@@ -28,7 +28,7 @@ from mini_kv.course.labkit.implementation import LoadError
 from mini_kv.course.labkit.lives import all_different, in_another_process
 
 LETTER = [11, 12, 13]
-"""What all letters begin with. Then come the four digits of a PIN, which are tokens 0 to 9, and a full stop."""
+"""The beginning of all letters. After it are the four digits of a PIN, which are tokens 0 to 9, and a full stop."""
 STOP = 10
 
 
@@ -264,7 +264,7 @@ def learners(lab: LabUnderTest) -> Defence:
 
 
 def call_checked(lab: LabUnderTest, name: str, *inputs: Any) -> Any:
-    """Call a function of the learner. Its result must be bytes; `None` is a miss, for `open_block_file`."""
+    """Call a function of the learner. Its result must be bytes, or `None` for a miss of `open_block_file`."""
     function = partial(opened, lab) if name == "open_block_file" else getattr(lab, name)
     try:
         result = function(*inputs)
@@ -337,7 +337,7 @@ def expect_bits(lab: LabUnderTest, what: str, want: int, results: Sequence[bytes
 
 
 def separators_of(encoded: bytes) -> list[str]:
-    """Return what the learner's code writes around the fields of an adapter `AAA` and an image `BBB`."""
+    """Return the texts that the learner's code writes around the fields of an adapter `AAA` and an image `BBB`."""
     parts = re.fullmatch(rb"(.*)lora(.*)AAA(.*)mm(.*)BBB(.*)", encoded, re.DOTALL)
     return [part.decode("utf-8", "replace") for part in parts.groups()] if parts else []
 
@@ -375,7 +375,7 @@ def with_each_byte_changed(data: bytes, step: int = 1) -> list[bytes]:
 
 
 def called_in(run: Callable[[], object]) -> list[object]:
-    """Call this, and return what it has called: functions written in C, and the files of those written in Python."""
+    """Call this, and return its calls: functions written in C, and the files of functions written in Python."""
     called: list[object] = []
 
     def on_event(frame: FrameType, event: str, argument: object) -> None:

@@ -57,7 +57,7 @@ SEPARATORS = [
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "derive_namespace", why="blocks are shared within a namespace, so each tenant finds its own blocks again")
+@points(2, "derive_namespace", rule=1)
 def test_1_a_namespace_is_the_same_each_time(lab: LabUnderTest) -> None:
     """Two calls for Ann. A namespace is the parent of her first block, and must be too long to guess."""
     one, two = (call_checked(lab, "derive_namespace", SECRET, "Ann", 1) for _ in range(2))
@@ -70,15 +70,16 @@ def test_1_a_namespace_is_the_same_each_time(lab: LabUnderTest) -> None:
 @points(
     2,
     "derive_namespace",
+    rule=2,
     after="test_1_a_namespace_is_the_same_each_time",
-    why="Bob found Ann's blocks: a guess that is a hit takes less time than the others",
+    why="a guess that is a hit takes less time",
 )
 def test_2_time_reveals_no_pin(lab: LabUnderTest) -> None:
-    """Bob asks with ten guesses for the next digit of Ann's PIN, and takes the one that was fastest."""
+    """Bob sends ten guesses for the next digit of Ann's PIN, and takes the fastest."""
     attack(lab, "PIN from the time", defence_with(lab, "derive_namespace"), FEW)
 
 
-@points(2, "derive_namespace", after="test_1_a_namespace_is_the_same_each_time")
+@points(2, "derive_namespace", rule=2, after="test_1_a_namespace_is_the_same_each_time")
 def test_3_file_names_reveal_no_pin(lab: LabUnderTest) -> None:
     """Bob cannot read Ann's files. But he sees their names, and has the same software."""
     why = "Bob computed the name of Ann's file from a guess, without the server's secret"
@@ -86,29 +87,22 @@ def test_3_file_names_reveal_no_pin(lab: LabUnderTest) -> None:
 
 
 @points(
-    2,
-    "derive_namespace",
-    after="test_1_a_namespace_is_the_same_each_time",
-    why="Ann was given KV that the old weights had computed",
+    2, "derive_namespace", rule=2, after="test_1_a_namespace_is_the_same_each_time", why="Ann got KV of the old weights"
 )
 def test_4_new_weights_find_no_old_kv(lab: LabUnderTest) -> None:
     """The weights change between two equal prompts."""
     attack(lab, "new weights, old KV", defence_with(lab, "derive_namespace"), FEW)
 
 
-@points(
-    2,
-    "encode_extra_keys",
-    why="two requests with different extra keys had the same bytes, so one was given the KV of the other",
-)
+@points(2, "encode_extra_keys", rule=3, why="one request was given the KV of another")
 def test_5_no_text_poses_as_an_adapter(lab: LabUnderTest) -> None:
-    """A salt X, an image X and an adapter X; an adapter and an image whose texts are cut at another place."""
+    """A salt X, an image X and an adapter X. An adapter and an image whose texts are cut at another place."""
     attack(lab, "an adapter's alias", defence_with(lab, "encode_extra_keys"), FEW)
 
 
-@points(3, "encode_extra_keys", after="test_5_no_text_poses_as_an_adapter")
+@points(3, "encode_extra_keys", rule=3, after="test_5_no_text_poses_as_an_adapter")
 def test_6_every_list_of_extra_keys_has_bytes_of_its_own(lab: LabUnderTest) -> None:
-    """None, one, two; two images in both orders; the same image twice."""
+    """No key, one key, two keys, two images in both orders, the same image twice."""
     lists = [
         [], [("lora", "X")], [("mm", "X")], [("cache_salt", "X")], [("lora", "")], [("mm", "")],
         [("lora", "X"), ("mm", "X")], [("mm", "X"), ("lora", "X")],
@@ -119,7 +113,7 @@ def test_6_every_list_of_extra_keys_has_bytes_of_its_own(lab: LabUnderTest) -> N
     expect_different(lab, "encode_extra_keys", [(each,) for each in lists], "two lists with equal bytes share KV")
 
 
-@points(3, "hash_block", why="of n possible hashes, the square root of n prompts are enough for a collision")
+@points(3, "hash_block", rule=4, why="of n possible hashes, the square root of n prompts are enough for a collision")
 def test_7_no_two_prompts_have_one_hash(lab: LabUnderTest) -> None:
     """Bob tries 1,200 prompts. Of 65,536 hashes that is enough. Then the width is measured on 1,000 hashes."""
     attack(lab, "two prompts, one hash", defence_with(lab, "hash_block"), FEW)
@@ -128,7 +122,7 @@ def test_7_no_two_prompts_have_one_hash(lab: LabUnderTest) -> None:
     expect_bits(lab, "width of a hash without constant and repeated bytes", 256, hashes, why)
 
 
-@points(2, "hash_block", after="test_7_no_two_prompts_have_one_hash")
+@points(2, "hash_block", rule=5, after="test_7_no_two_prompts_have_one_hash")
 def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
     """Other tokens, another order, another parent (its first, middle or last byte), other extra keys."""
     parents = [PARENT, b"q" + PARENT[1:], PARENT[:16] + b"q" + PARENT[17:], PARENT[:-1] + b"q"]
@@ -138,17 +132,13 @@ def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
     expect_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
 
 
-@points(
-    2,
-    "tier_key",
-    why="Bob found Ann's blocks in the second home: its key must contain all that the block hash contains",
-)
+@points(2, "tier_key", rule=6, why="Bob found Ann's blocks in the second home")
 def test_9_no_tier_loses_the_salt(lab: LabUnderTest) -> None:
     """Ann's blocks are in the second home. Bob sends the same letter in his own namespace."""
     attack(lab, "salt lost in a tier", defence_with(lab, "tier_key"), FEW)
 
 
-@points(2, "tier_key", after="test_9_no_tier_loses_the_salt")
+@points(2, "tier_key", rule=6, after="test_9_no_tier_loses_the_salt")
 def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> None:
     """A block hash, and others that differ in one byte, in four groups of layers. Then other tokens beside it."""
     hashes = [bytes(32), *(bytes(place) + b"\1" + bytes(31 - place) for place in range(32))]
@@ -160,9 +150,9 @@ def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> Non
         lab.fail("length of a key", InWords("100 bytes or fewer"), InWords(f"{size} bytes"), why)
 
 
-@points(3, "seal_block", why="a block that was written is read back")
+@points(3, "seal_block", rule=7)
 def test_11_a_sealed_block_opens(lab: LabUnderTest) -> None:
-    """Two blocks, of zeros and of other bytes. The first bytes of a file tell what it is."""
+    """Two blocks, of zeros and of other bytes. The first bytes of a file are its kind."""
     for payload, layout in ((bytes(8), LAYOUT), (bytes(range(48)), Layout("float16", (2, 3, 4)))):
         file = call_checked(lab, "seal_block", SECRET, KEY, layout, payload)
         lab.expect("first 8 bytes of a file", b"kvblock1", file[:8], "kind and version of the format come first")
@@ -170,13 +160,13 @@ def test_11_a_sealed_block_opens(lab: LabUnderTest) -> None:
         lab.expect(f"payload of a file with a block of {layout.num_bytes} bytes", payload, got)
 
 
-@points(2, "open_block_file", after="test_11_a_sealed_block_opens", why="a file is input: its bytes must never be run")
+@points(2, "open_block_file", rule=10, after="test_11_a_sealed_block_opens")
 def test_12_no_file_runs_code(lab: LabUnderTest) -> None:
     """Bob replaces Ann's files by pickles. Each makes a folder when it is loaded."""
     attack(lab, "a file that runs code", defence_with(lab, "seal_block", "open_block_file"), FEW)
 
 
-@points(2, "open_block_file", after="test_11_a_sealed_block_opens")
+@points(2, "open_block_file", rule=8, after="test_11_a_sealed_block_opens")
 def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
     """Two files change places. Then blocks are read with another key, and with another layout of as many bytes."""
     why = "both files are whole; each is another block"
@@ -200,7 +190,7 @@ def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(3, "open_block_file", after="test_11_a_sealed_block_opens", why="a miss is always safe; a changed block is not")
+@points(3, "open_block_file", rule=8, after="test_11_a_sealed_block_opens", why="a miss is always safe")
 def test_14_a_changed_byte_is_a_miss(lab: LabUnderTest) -> None:
     """Each byte of a file is changed, one after the other. Then the file ends early, at each place, or late.
 
@@ -225,9 +215,9 @@ def test_14_a_changed_byte_is_a_miss(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(2, "derive_namespace", why="isolation costs hits, but not one's own")
+@points(2, "derive_namespace", rule=1, why="isolation costs hits, but not one's own")
 def test_15_what_isolation_costs(lab: LabUnderTest) -> None:
-    """16 users, 3 prompts each, one system prompt: as one tenant, as four, and each as a tenant of their own."""
+    """16 users, 3 prompts each, one system prompt: as one tenant, as four, as sixteen."""
     rates = []
     for tenants in (1, 4, 16):
         rate = hit_rate(defence_with(lab, "derive_namespace"), [f"tenant {n}" for n in range(tenants)])
@@ -239,9 +229,9 @@ def test_15_what_isolation_costs(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
+@points(1, "derive_namespace", rule=2, stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
 def test_names_that_look_alike_are_two_tenants(lab: LabUnderTest) -> None:
-    """A digit of the name or of the epoch; case, spaces, accents; long names; a text that UTF-8 refuses."""
+    """A digit of the name or of the epoch, case, spaces, accents, long names, a text that UTF-8 refuses."""
     names = [("Ann1", 2), ("Ann", 12), ("Ann", 2), ("Ann1", 12), ("1Ann", 2), ("Ann", 21), ("2Ann", 1), ("12Ann", 1)]
     names += [("Ann", epoch) for epoch in (0, 255, 256, 257, 65_536, 2**32, 2**63 - 1)]
     inputs = [(SECRET, name, epoch) for name, epoch in names] + [(OTHER_SECRET, "Ann", 1)]
@@ -251,7 +241,7 @@ def test_names_that_look_alike_are_two_tenants(lab: LabUnderTest) -> None:
     expect_different(lab, "derive_namespace", [(SECRET, text, 1) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
 
 
-@points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
+@points(1, "derive_namespace", rule=2, stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
 def test_each_byte_of_the_secret_counts_in_a_namespace(lab: LabUnderTest) -> None:
     """The secret with one byte changed, for each of its 32 bytes, gives another namespace."""
     inputs = [(secret, "Ann", 1) for secret in (SECRET, *with_each_byte_changed(SECRET))]
@@ -259,15 +249,15 @@ def test_each_byte_of_the_secret_counts_in_a_namespace(lab: LabUnderTest) -> Non
     expect_different(lab, "derive_namespace", inputs, why)
 
 
-@points(1, "derive_namespace", stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
+@points(1, "derive_namespace", rule=1, stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
 def test_a_namespace_is_the_same_after_a_restart(lab: LabUnderTest) -> None:
     """The second home outlives the server. Another process must find what this one has stored."""
     expect_same_elsewhere(lab, "derive_namespace")
 
 
-@points(2, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
+@points(2, "encode_extra_keys", rule=3, stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
 def test_clients_choose_any_text(lab: LabUnderTest) -> None:
-    """Texts with each pair of separators, and with those of your own bytes; long ones; one that UTF-8 refuses."""
+    """Texts with each pair of separators, and with those of your own bytes, long ones, one that UTF-8 refuses."""
     texts = ["Ann", "ann", " Ann", "Ann ", "Ann\0", *ODD_TEXTS, *LONG_TEXTS]
     expect_different(lab, "encode_extra_keys", [([("cache_salt", text)],) for text in texts], WHY_NOT_REPLACED)
     expect_different(lab, "encode_extra_keys", [([(kind, "")],) for kind in ("mm", "MM", "m", "mmm")], WHY_NOT_REPLACED)
@@ -286,9 +276,9 @@ def test_clients_choose_any_text(lab: LabUnderTest) -> None:
     expect_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
 
 
-@points(1, "encode_extra_keys", stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
+@points(1, "encode_extra_keys", rule=3, stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
 def test_no_length_of_a_text_wraps_around(lab: LabUnderTest) -> None:
-    """An adapter `a` with images of 256 and of 65,536 bytes in all; an adapter whose name contains all these bytes."""
+    """An adapter `a` with images of 256 and of 65,536 bytes in all. An adapter whose name contains these bytes."""
     for wraps_at in (256, 65_536):
         lists = lists_with_lengths_that_wrap(lab, wraps_at)
         if lists is None:
@@ -302,9 +292,9 @@ def test_no_length_of_a_text_wraps_around(lab: LabUnderTest) -> None:
         lab.expect(what, InWords("two different results"), InWords(got), why)
 
 
-@points(2, "hash_block", stage="adversary", after="test_8_everything_before_a_block_counts")
+@points(2, "hash_block", rule=5, stage="adversary", after="test_8_everything_before_a_block_counts")
 def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
-    """Digits and bytes of neighbouring tokens; tokens whose bytes are extra keys; extra keys that end the parent."""
+    """Digits and bytes of neighbouring tokens, tokens whose bytes are extra keys, extra keys that end the parent."""
     blocks = [[1, 11], [11, 1], [111, 0], [258, 1], [2, 257], [1, 258], [2**32 - 1, 0]]
     blocks += [[2**power, 0] for power in range(32)] + [[0, 0]]
     inputs: list[tuple[object, ...]] = [(PARENT, tokens, b"") for tokens in blocks]
@@ -327,13 +317,13 @@ def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
     )
 
 
-@points(1, "hash_block", stage="adversary", after="test_7_no_two_prompts_have_one_hash")
+@points(1, "hash_block", rule=4, stage="adversary", after="test_7_no_two_prompts_have_one_hash")
 def test_a_hash_is_the_same_in_another_process(lab: LabUnderTest) -> None:
     """Python's `hash` of bytes and texts depends on the process, and its collisions can be computed."""
     expect_same_elsewhere(lab, "hash_block")
 
 
-@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+@points(1, "open_block_file", rule=8, stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_no_file_is_made_of_two(lab: LabUnderTest) -> None:
     """Bob puts a part of one file into another, for each part: of another key, another shape, another `dtype`.
 
@@ -367,7 +357,7 @@ def test_no_file_is_made_of_two(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+@points(1, "open_block_file", rule=9, stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
     """Bob has a secret of his own, or all bytes of the server's but one. Then the seal's width is measured."""
     forged = sealed_sample(lab, OTHER_SECRET, KEY, LAYOUT)
@@ -385,7 +375,7 @@ def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
     expect_bits(lab, "bits of a file that depend on the secret", 128, files, why)
 
 
-@points(1, "seal_block", stage="adversary", after="test_11_a_sealed_block_opens")
+@points(1, "seal_block", rule=9, stage="adversary", after="test_11_a_sealed_block_opens")
 def test_the_seal_is_an_hmac(lab: LabUnderTest) -> None:
     """A block is sealed with two secrets: the files differ, and a function of Python's `hmac` must run."""
     one, two = (sealed_sample(lab, secret, KEY, LAYOUT) for secret in (SECRET, OTHER_SECRET))
@@ -401,7 +391,7 @@ def test_the_seal_is_an_hmac(lab: LabUnderTest) -> None:
     )
 
 
-@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+@points(1, "open_block_file", rule=9, stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_the_time_of_a_comparison_reveals_no_seal(lab: LabUnderTest) -> None:
     """A right file is opened: `hmac.compare_digest` must be called. Its time does not depend on the bytes."""
     file = sealed_sample(lab, SECRET, KEY, LAYOUT)
@@ -411,7 +401,7 @@ def test_the_time_of_a_comparison_reveals_no_seal(lab: LabUnderTest) -> None:
     lab.expect("what compares the seal", InWords("hmac.compare_digest"), got, why)
 
 
-@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+@points(1, "open_block_file", rule=11, stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_a_file_is_not_read_beyond_a_block(lab: LabUnderTest) -> None:
     """A file of a terabyte, and files in which a length may be changed: no read asks for much more than a block."""
     file = sealed_sample(lab, SECRET, KEY, LAYOUT)
@@ -427,7 +417,7 @@ def test_a_file_is_not_read_beyond_a_block(lab: LabUnderTest) -> None:
     lab.expect(what, [], list(dict.fromkeys(too_large))[:3], why)
 
 
-@points(1, "open_block_file", stage="adversary", after="test_14_a_changed_byte_is_a_miss")
+@points(1, "open_block_file", rule=10, stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_a_failing_disk_is_a_miss(lab: LabUnderTest) -> None:
     """Each read raises `OSError`. The request can compute the block, and must not fail."""
     got = opened(lab, FailingFile(), SECRET, KEY, LAYOUT)
@@ -439,7 +429,7 @@ def test_a_failing_disk_is_a_miss(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, "tier_key", stage="property", after="test_9_no_tier_loses_the_salt")
+@points(1, "tier_key", rule=6, stage="property", after="test_9_no_tier_loses_the_salt")
 def test_all_attacks_fail(lab: LabUnderTest) -> None:
     """Twenty seeds for each attack, on a server with one naive function and on one with all of yours."""
     defence = learners(lab)
