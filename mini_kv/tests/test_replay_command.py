@@ -196,7 +196,7 @@ def test_a_policy_that_is_not_written_yet_is_one_line_and_exit_2(capsys, tmp_pat
     starter = tmp_path / "starter.py"
     starter.write_text(STARTER_OF_LAB_13.read_text(encoding="utf-8"), encoding="utf-8")
     assert main([command, SMALL, "--num-blocks", "80", "--policy", f"{starter}:Hybrid"]) == 2
-    missing = "lab-13 Hybrid.victim: begin with LRU: the blocks in the order in which they came"
+    missing = "lab-13 Hybrid.victim: for LRU: in which order do the blocks wait?"
     expected = f"mini-kv {command}: {starter}:Hybrid is not finished: {missing}\n"
     assert capsys.readouterr() == ("", expected)
 

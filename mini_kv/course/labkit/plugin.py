@@ -125,7 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
         check_choice(_choice(), config.invocation_params.dir)
         if _choice() == "starter" and not hasattr(config, "workerinput"):
             config.args += _second_parts(config)
-    except (ImplementationError, OSError) as error:
+    except (ImplementationError, OSError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
