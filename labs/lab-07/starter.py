@@ -28,8 +28,8 @@ from mini_kv.course import todo
 class BlockHashToBlockMap:
     """The index: the blocks of each key, the oldest first. Usually there is one, but there may be more.
 
-    `self._blocks[key]` is a dict of these blocks by their number, `block_id`. A Python dict keeps the order in which its
-    items were added. A key without blocks is not in `self._blocks`.
+    `self._blocks[key]` is a dict of these blocks by their number, `block_id`. A Python dict keeps the order in which
+    its items were added. A key without blocks is not in `self._blocks`.
 
     Example, used below: block 8 was inserted under the key K, then block 9, then block 5.
     """
@@ -78,8 +78,8 @@ class BlockHashToBlockMap:
 class BlockPool(block_pool.BlockPool):
     """The engine's pool. How its blocks are cached, freed and evicted is yours.
 
-    You need `self.cached_block_hash_to_block`, the index, and `self.free_block_queue`, whose front is allocated next. Set
-    `ref_cnt` and `block_hash` on the blocks. `prepend_n` and `append_n` of the queue keep the order of their list.
+    You need `self.cached_block_hash_to_block`, the index, and `self.free_block_queue`, whose front is allocated next.
+    Set `ref_cnt` and `block_hash` on the blocks. `prepend_n` and `append_n` of the queue keep the order of their list.
     """
 
     def cache_full_blocks(
@@ -113,8 +113,8 @@ class BlockPool(block_pool.BlockPool):
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Remove the block's hash, so that no lookup finds it any more. Return whether it had one.
 
-        The engine calls this in `get_new_blocks`, for each block that it allocates, and in `evict_blocks`, for blocks in
-        use or free. References and the free queue are unchanged.
+        The engine calls this in `get_new_blocks`, for each block that it allocates, and in `evict_blocks`, for blocks
+        in use or free. References and the free queue are unchanged.
 
         Afterwards the hash is neither on the block nor, for this block, in the index. Another block with the same key
         stays there.
