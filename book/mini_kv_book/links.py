@@ -1,7 +1,9 @@
 """Links into the repository become links to the book's page about the file, or to the repository's address."""
 
+import functools
 import posixpath
 import re
+import tomllib
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -33,12 +35,20 @@ def _page_about(path: str) -> str | None:
     return candidate if (DOCS / candidate).is_file() else None
 
 
+@functools.cache
+def _first_parts() -> dict[str, str]:
+    """Return the lab on whose page each second part is."""
+    labs = {file.parent.name: tomllib.loads(file.read_text("utf-8")) for file in ROOT.glob("labs/lab-*/lab.toml")}
+    return {told["second_part"]: lab for lab, told in labs.items() if "second_part" in told}
+
+
 def link_to(md: Any, path: str) -> str:
     """Return the link from the page to a file or folder of the repository, for a built site."""
-    about, page = _page_about(path), page_of(md)
+    first = _first_parts().get(posixpath.basename(path.removesuffix("/README.md")))
+    about, page = _page_about(f"labs/{first}" if first else path), page_of(md)
     if about and page:
         here = posixpath.dirname(page) if page.endswith("index.md") else page.removesuffix(".md")
-        return posixpath.relpath(about.removesuffix(".md"), here or ".") + "/"
+        return posixpath.relpath(about.removesuffix(".md"), here or ".") + "/" + ("#part-2" if first else "")
     kind = "tree" if (ROOT / path).is_dir() else "blob"
     return f"{repository_url()}/{kind}/main/{path}"
 

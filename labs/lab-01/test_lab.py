@@ -1,6 +1,6 @@
 """lab-01: how big is a token? Read the numbered tests in order: they are its biography.
 
-LLAMA_2_70B has 80 layers, 64 query heads and 8 KV heads of 128 elements; an element has 2 bytes.
+LLAMA_2_70B has 80 layers, 64 query heads and 8 KV heads of 128 elements. An element has 2 bytes.
 """
 
 import random
@@ -19,7 +19,7 @@ WITH_AND_WITHOUT = ("without a cache", "with a cache")
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "token_forwards", why="with a cache a token goes through once; without one, in every step that sees it")
+@points(3, "token_forwards", rule=1, why="no step sees the last output token, so it never goes through the model")
 def test_1_what_the_cache_saves(lab: LabUnderTest) -> None:
     """Four tokens, then 2,048: the cache saves 2,096,128 of 2,098,176 passes."""
     for num_output_tokens, want in ((4, (10, 4)), (2048, (2_098_176, 2_048))):
@@ -27,21 +27,17 @@ def test_1_what_the_cache_saves(lab: LabUnderTest) -> None:
         expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(1, num_output_tokens))
 
 
-@points(3, "token_forwards", why="the prompt goes through in the first step, and the last output token never does")
+@points(3, "token_forwards", rule=2)
 def test_2_a_prompt_and_one_word(lab: LabUnderTest) -> None:
-    """For a single word, the cache saves nothing; for a hundred, it saves 103,851 of 104,950 passes."""
+    """For one word, the cache saves nothing. For a hundred words, it saves 103,851 of 104,950 passes."""
     for num_output_tokens, want in ((1, (1_000, 1_000)), (2, (2_001, 1_001)), (100, (104_950, 1_099))):
         what = f"passes of a token for {request(1_000, num_output_tokens)}"
         expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(1_000, num_output_tokens))
 
 
-@points(
-    4,
-    "attention_scores",
-    why="each token that goes through has a query; it is scored against the key of every token that the step sees",
-)
+@points(4, "attention_scores", rule=3)
 def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
-    """The cache saves the work for old keys and values, not the attention: scores still grow with the square."""
+    """The cache saves the work for old keys and values, not the attention. Scores still grow with the square."""
     for num_prompt_tokens, num_output_tokens, want in (
         (4, 1, (16, 16)),
         (4, 3, (16 + 25 + 36, 16 + 5 + 6)),
@@ -52,7 +48,7 @@ def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
         expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.attention_scores(num_prompt_tokens, num_output_tokens))
 
 
-@points(4, "kv_bytes_per_token", why="a key and a value for each KV head of each layer")
+@points(4, "kv_bytes_per_token", rule=4)
 def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     """A token of Llama 2 7B takes 524,288 bytes, more than the 327,680 bytes of a token of Llama 2 70B."""
     what = "bytes of a token, 4 layers, 3 KV heads of 8 elements, 2 bytes each"
@@ -62,18 +58,17 @@ def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     lab.expect("bytes of a token if it had 64 KV heads", 2_621_440, lab.kv_bytes_per_token(80, 64, 128, 2))
 
 
-@points(4, "kv_shape", why="the config names the layers; what it does not name follows from other fields")
+@points(4, "kv_shape", rule=5)
 def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
-    """Eight KV heads of 64 in the 70B model, all 32 in the 7B model, and a head that is bigger than its share."""
-    names = ("layers", "KV heads", "head size")
+    """8 KV heads in the 70B model, all 32 in the 7B model, and a head that is larger than its share of hidden_size."""
     only_kv_heads = "the cache stores keys and values; only KV heads have them: here 8, and 64 query heads share them"
     why = {"KV heads": only_kv_heads, "head size": "the 64 query heads share 8,192 evenly, so each head has 128"}
-    expect_fields(lab, "Llama 2 70B", names, (80, 8, 128), lab.kv_shape(LLAMA_2_70B), why)
+    expect_fields(lab, "Llama 2 70B", (80, 8, 128), lab.kv_shape(LLAMA_2_70B), why)
     why = {
         "KV heads": "a config that names no KV heads has as many as query heads: 32",
         "head size": "the 32 query heads share 4,096 evenly, so each head has 128",
     }
-    expect_fields(lab, "Llama 2 7B, which names no KV heads", names, (32, 32, 128), lab.kv_shape(LLAMA_2_7B), why)
+    expect_fields(lab, "Llama 2 7B, which names no KV heads", (32, 32, 128), lab.kv_shape(LLAMA_2_7B), why)
     why = {"head size": "a head_dim in the config is the head size: 128, although 2,560 / 32 is 80"}
     qwen_3_4b = {
         **LLAMA_2_70B,
@@ -82,12 +77,12 @@ def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
         "num_hidden_layers": 36,
         "head_dim": 128,
     }
-    expect_fields(lab, "Qwen3 4B", names, (36, 8, 128), lab.kv_shape(qwen_3_4b), why)
+    expect_fields(lab, "Qwen3 4B", (36, 8, 128), lab.kv_shape(qwen_3_4b), why)
 
 
-@points(3, "gb_and_gib", why="a GB is 1,000,000,000 bytes, a GiB is 1,073,741,824: seven per cent more")
+@points(3, "gb_and_gib", rule=8, why="a GB is 1,000,000,000 bytes, a GiB is 1,073,741,824: seven per cent more")
 def test_6_seventy_billion_three_ways(lab: LabUnderTest) -> None:
-    """One model, 4,096 tokens, three figures that one guide gives: 10.74 GB, 5.37 GB, and the right one, 1.34 GB."""
+    """One model, 4,096 tokens: two wrong figures of a guide, 10.74 GB and 5.37 GB, and the right one, 1.34 GB."""
     for belief, num_bytes, want in (
         ("if all 64 heads had keys and values", 10_737_418_240, (10.73741824, 10.0)),
         ("if, besides, there were keys and no values", 5_368_709_120, (5.36870912, 5.0)),
@@ -96,14 +91,14 @@ def test_6_seventy_billion_three_ways(lab: LabUnderTest) -> None:
         expect_pair(lab, f"4,096 tokens, {belief}", ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes))
 
 
-@points(3, "cdiv", why="a partly filled block counts as a whole block; an empty block is not allocated")
+@points(3, "cdiv", rule=9, why="a partly filled block counts as a whole block; an empty block is not allocated")
 def test_7_blocks_are_whole(lab: LabUnderTest) -> None:
-    """How many blocks of 16 for 237 tokens, and around it?"""
+    """How many blocks of 16 do 237 tokens need, and 239, 240, 241, 1 and 0?"""
     for num_tokens, want in ((237, 15), (239, 15), (240, 15), (241, 16), (1, 1), (0, 0)):
         lab.expect(f"blocks of 16 for {num_tokens} tokens", want, lab.cdiv(num_tokens, 16))
 
 
-@points(3, "page_size_bytes", why="a block holds the keys and the values of all its tokens, in one layer")
+@points(3, "page_size_bytes", rule=10)
 def test_8_a_block_in_one_layer(lab: LabUnderTest) -> None:
     """One block of Llama 2 70B is 64 KiB in each of 80 layers."""
     lab.expect("bytes of a block, 4 tokens, 3 KV heads of 8, 2 bytes each", 384, lab.page_size_bytes(4, 3, 8, 2))
@@ -113,11 +108,12 @@ def test_8_a_block_in_one_layer(lab: LabUnderTest) -> None:
 @points(
     4,
     "waste",
+    rule=11,
     after="test_7_blocks_are_whole",
-    why="empty slots are the reserved slots (max_len, or those of whole blocks) less the tokens",
+    why="for each request: its slots (max_len, or those of its own blocks) less its tokens",
 )
 def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
-    """A request of 237 tokens where 4,096 may come: 3,859 slots for nothing, or 3."""
+    """A request of 237 tokens, where 4,096 are allowed, leaves 3,859 slots empty, or 3."""
     names = ("contiguous", "paged")
     expect_pair(lab, "empty slots for 237 tokens", names, (3_859, 3), lab.waste([237], 16, 4_096))
     expect_pair(lab, "empty slots for 240 tokens, 15 full blocks", names, (3_856, 0), lab.waste([240], 16, 4_096))
@@ -125,12 +121,7 @@ def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
     expect_pair(lab, what, names, (11_570, 18), lab.waste([237, 240, 241, 4_096], 16, 4_096))
 
 
-@points(
-    4,
-    "max_concurrency",
-    after="test_7_blocks_are_whole",
-    why="a request takes whole blocks, only whole requests count, and no request gets the null block",
-)
+@points(4, "max_concurrency", rule=12, after="test_7_blocks_are_whole")
 def test_10_how_many_fit(lab: LabUnderTest) -> None:
     """10 GiB are 2,048 blocks of Llama 2 70B, eight times 256. How many requests of 4,096 tokens fit? Not eight."""
     why_seven = "2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over"
@@ -158,7 +149,7 @@ def test_10_how_many_fit(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "kv_bytes_per_token", stage="adversary", why="an element of int8 or fp8 has one byte, of fp32 four")
+@points(1, "kv_bytes_per_token", rule=4, stage="adversary", why="an element of int8 or fp8 has one byte, of fp32 four")
 def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
     """The same 70B model with its cache in fewer or more bits, and one KV head for all query heads."""
     for dtype_bytes, want in ((1, 163_840), (4, 655_360)):
@@ -168,26 +159,25 @@ def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
     lab.expect("bytes of the smallest token that there is", 2, lab.kv_bytes_per_token(1, 1, 1, 1))
 
 
-@points(2, "kv_shape", stage="adversary", why="in a config.json, null means the same as absent")
+@points(2, "kv_shape", rule=6, stage="adversary", why="in a config.json, null means the same as absent")
 def test_configs_as_they_come(lab: LabUnderTest) -> None:
     """Fields that are None, one KV head for all query heads, and a head_dim below hidden_size / heads."""
-    names = ("layers", "KV heads", "head size")
     silent = {**LLAMA_2_7B, "num_key_value_heads": None}
-    expect_fields(lab, "Llama 2 7B, num_key_value_heads None", names, (32, 32, 128), lab.kv_shape(silent))
+    expect_fields(lab, "Llama 2 7B, num_key_value_heads None", (32, 32, 128), lab.kv_shape(silent))
     silent = {**LLAMA_2_70B, "head_dim": None}
     why = {
         "KV heads": "num_key_value_heads names 8, with and without a head_dim",
         "head size": "head_dim is None, so the 64 query heads share 8,192 evenly",
     }
-    expect_fields(lab, "Llama 2 70B, head_dim None", names, (80, 8, 128), lab.kv_shape(silent), why)
+    expect_fields(lab, "Llama 2 70B, head_dim None", (80, 8, 128), lab.kv_shape(silent), why)
     one = {"head_dim": 256, "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1}
-    expect_fields(lab, "Gemma 2B, one KV head", names, (18, 1, 256), lab.kv_shape({**one, "hidden_size": 2048}))
+    expect_fields(lab, "Gemma 2B, one KV head", (18, 1, 256), lab.kv_shape({**one, "hidden_size": 2048}))
     small = {**LLAMA_2_70B, "hidden_size": 5120, "num_attention_heads": 32, "head_dim": 128}
     why = {"head size": "a head_dim in the config is the head size, although 5,120 / 32 is 160"}
-    expect_fields(lab, "a model with head_dim 128", names, (80, 8, 128), lab.kv_shape(small), why)
+    expect_fields(lab, "a model with head_dim 128", (80, 8, 128), lab.kv_shape(small), why)
 
 
-@points(1, "gb_and_gib", stage="adversary", why="do not round: a few per cent can decide whether a model fits")
+@points(1, "gb_and_gib", rule=8, stage="adversary", why="do not round: a few per cent can decide whether a model fits")
 def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
     """80 GB are 74.5 GiB, and small amounts are not nothing."""
     for told, num_bytes, want in (
@@ -198,9 +188,15 @@ def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
         expect_pair(lab, told, ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes), second_first=True)
 
 
-@points(2, "cdiv", stage="adversary", why="a new block begins at tokens 0, b, 2 * b and so on: count these")
+@points(
+    2,
+    "cdiv",
+    rule=9,
+    stage="adversary",
+    why="tokens are counted from 0: token b is the first that needs a second block",
+)
 def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
-    """One less, exactly full, one more, for blocks of 1, 3, 4 and 16; then numbers that a float cannot hold."""
+    """One less, exactly full, one more, for blocks of 1, 3, 4 and 16. Then numbers that a float cannot hold."""
     for block_size in (1, 3, 4, 16):
         for full in (block_size, 2 * block_size, 7 * block_size):
             for num_tokens in (full - 1, full, full + 1):
@@ -212,10 +208,14 @@ def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
 
 
 @points(
-    1, "page_size_bytes", stage="adversary", why="FullAttentionSpec in mini_kv/core counts the bytes of a block as well"
+    1,
+    "page_size_bytes",
+    rule=10,
+    stage="adversary",
+    why="FullAttentionSpec in mini_kv/core counts the bytes of a block as well",
 )
 def test_the_engine_counts_the_same(lab: LabUnderTest) -> None:
-    """Blocks of 1, 3, 4 and 16 tokens, one head or many, one byte or four: what the engine says of each."""
+    """Blocks of 1, 3, 4 and 16 tokens, one head or many, one byte or four: the result is the engine's."""
     for shape in ((1, 1, 1, 1), (3, 1, 64, 2), (4, 8, 128, 1), (16, 8, 128, 4), (16, 32, 80, 2)):
         want = lab.engine(FullAttentionSpec)(*shape).page_size_bytes
         what = "bytes of a block, {} tokens, {} KV heads of {}, {} an element".format(*shape)
@@ -225,12 +225,13 @@ def test_the_engine_counts_the_same(lab: LabUnderTest) -> None:
 @points(
     2,
     "waste",
+    rule=11,
     stage="adversary",
     after="test_7_blocks_are_whole",
     why="a block is taken when a token needs a slot, and not before",
 )
 def test_waste_around_a_full_block(lab: LabUnderTest) -> None:
-    """One token less, exactly full, one more, and what a running engine really leaves empty."""
+    """One token less, exactly full, one more. The engine allocates blocks for the same requests."""
     names = ("contiguous", "paged")
     expect_pair(lab, "empty slots for no request at all", names, (0, 0), lab.waste([], 16, 100))
     expect_pair(lab, "empty slots for 0 tokens", names, (100, 0), lab.waste([0], 16, 100))
@@ -248,12 +249,13 @@ def test_waste_around_a_full_block(lab: LabUnderTest) -> None:
 @points(
     2,
     "max_concurrency",
+    rule=12,
     stage="adversary",
     after="test_7_blocks_are_whole",
     why="the engine's own pool took this many requests and refused the next one",
 )
 def test_a_running_engine_agrees(lab: LabUnderTest) -> None:
-    """Pools with one block too few, just enough, one too many: the engine takes requests until it refuses one."""
+    """Pools with one block too few, just enough, one too many. The engine admits requests until it refuses one."""
     for block_size, max_len in ((4, 8), (4, 9), (4, 12), (1, 3), (3, 7), (16, 17)):
         one = -(-max_len // block_size)
         for num_gpu_blocks in (one, one + 1, one + 2, 3 * one, 3 * one + 1, 3 * one + 2):
@@ -270,12 +272,7 @@ def test_a_running_engine_agrees(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(
-    1,
-    "token_forwards",
-    stage="property",
-    why="with a cache each token goes through once, and the last output token never",
-)
+@points(1, "token_forwards", rule=1, stage="property")
 def test_random_requests_pass_through_the_model(lab: LabUnderTest) -> None:
     """Forty random requests, each generated word by word by a model made of plain lists."""
 
@@ -289,12 +286,7 @@ def test_random_requests_pass_through_the_model(lab: LabUnderTest) -> None:
     check_all(check, [random_heap(seed, prompt=12, output=12) for seed in seeds(40)])
 
 
-@points(
-    1,
-    "attention_scores",
-    stage="property",
-    why="in each step, the tokens that go through times the tokens that it sees",
-)
+@points(1, "attention_scores", rule=3, stage="property")
 def test_random_requests_are_scored(lab: LabUnderTest) -> None:
     """The same forty requests, and the scores counted."""
 
@@ -308,13 +300,7 @@ def test_random_requests_are_scored(lab: LabUnderTest) -> None:
     check_all(check, [random_heap(seed, prompt=12, output=12) for seed in seeds(40)])
 
 
-@points(
-    1,
-    "waste",
-    stage="property",
-    after="test_7_blocks_are_whole",
-    why="for each request: its slots less its tokens",
-)
+@points(1, "waste", rule=11, stage="property", after="test_7_blocks_are_whole")
 def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
     """Forty random batches, laid out slot by slot: one more block whenever there is no empty slot."""
     rngs = map(random.Random, seeds(40))
@@ -337,20 +323,14 @@ def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
         check_all(check, batches)
 
 
-@points(
-    1,
-    "max_concurrency",
-    stage="property",
-    after="test_7_blocks_are_whole",
-    why="whole blocks for each request, and no request gets block 0",
-)
+@points(1, "max_concurrency", rule=12, stage="property", after="test_7_blocks_are_whole")
 def test_random_pools_are_filled(lab: LabUnderTest) -> None:
-    """Forty random pools, dealt out block by block until one request more does not fit."""
+    """Forty random pools, allocated block by block until one more request does not fit."""
 
     def check(heap: Sequence[str]) -> None:
         num_gpu_blocks, max_len, block_size = heap.count("block"), heap.count("token"), heap.count("slot")
         if num_gpu_blocks > 1 and max_len and block_size:
-            rooms = [0]  # slots of each request; the last one has not yet all that it needs
+            rooms = [0]  # slots of each request; the last one does not have enough yet
             for _block in range(1, num_gpu_blocks):  # block 0 is the null block
                 rooms[-1] += block_size
                 if rooms[-1] >= max_len:
@@ -362,17 +342,17 @@ def test_random_pools_are_filled(lab: LabUnderTest) -> None:
     check_all(check, [random_heap(seed, block=20, token=12, slot=5) for seed in seeds(40)])
 
 
-# What the tests above stand on --------------------------------------------------------------------------------------
+# Helpers of the tests above ------------------------------------------------------------------------------------------
 
 
 def random_heap(seed: int, **most: int) -> list[str]:
-    """Return at least one thing of each kind: numbers in a form from which single things can be left out."""
+    """Return a list with at least one item of each kind. Items can be left out one by one."""
     rng = random.Random(seed)
     return [kind for kind, limit in most.items() for _ in range(rng.randint(1, limit))]
 
 
 def generate(num_prompt_tokens: int, num_output_tokens: int, use_cache: bool) -> tuple[int, int]:
-    """Generate the tokens one by one; return the passes of a token through the model, and the scores."""
+    """Generate the tokens one by one. Return the passes of a token through the model, and the scores."""
     seen, cached = ["token"] * num_prompt_tokens, 0
     passes = scores = 0
     for _step in range(num_output_tokens):
@@ -403,15 +383,14 @@ def expect_pair(
 
 
 def expect_fields(
-    lab: LabUnderTest,
-    whose: str,
-    names: tuple[str, ...],
-    want: tuple[int, ...],
-    got: Any,
-    why: Mapping[str, str] | None = None,
+    lab: LabUnderTest, whose: str, want: tuple[int, int, int], got: Any, why: Mapping[str, str] | None = None
 ) -> None:
     """Compare a shape field by field. `why` has the reason for a field, if there is one."""
-    if type(got) is not tuple or len(got) != len(want):
-        lab.fail(f"shape of {whose}", f"a tuple ({', '.join(names)})", got, f"here {want}: numbers, in this order")
-    for name, expected, number in zip(names, want, got, strict=True):
-        lab.expect(f"{name} of {whose}", expected, number, (why or {}).get(name, ""))
+    if type(got) is not tuple or len(got) != 3:
+        lab.fail(
+            f"shape of {whose}", "a tuple (layers, KV heads, head size)", got, f"here {want}: numbers, in this order"
+        )
+    why = why or {}
+    lab.expect(f"layers of {whose}", want[0], got[0])
+    lab.expect(f"KV heads of {whose}", want[1], got[1], why.get("KV heads", ""), rule=6)
+    lab.expect(f"head size of {whose}", want[2], got[2], why.get("head size", ""), rule=7)

@@ -22,26 +22,25 @@ AFTER = {
 
 def caught(name: str, number: int, check: str) -> Any:
     """Return a faulty queue as a case of a test: this check has to fail on it."""
-    why = "the queue breaks one sentence of the contract"
-    return pytest.param(number, id=name, marks=points(1, check, stage="adversary", after=AFTER[check], why=why))
+    return pytest.param(number, id=name, marks=points(1, check, stage="adversary", after=AFTER[check]))
 
 
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "check_taking", why="the contract allows what this queue does")
+@points(2, "check_taking")
 def test_1_check_taking_accuses_no_correct_queue(lab: LabUnderTest) -> None:
     """The examples pass every correct queue, and accuse at least one faulty queue."""
     accepts_all(lab, "check_taking")
 
 
-@points(2, "check_returning", why="the contract allows what this queue does")
+@points(2, "check_returning")
 def test_2_check_returning_accuses_no_correct_queue(lab: LabUnderTest) -> None:
     """The examples pass every correct queue, and accuse at least one faulty queue."""
     accepts_all(lab, "check_returning")
 
 
-@points(2, "check_removing", why="the contract allows what this queue does")
+@points(2, "check_removing")
 def test_3_check_removing_accuses_no_correct_queue(lab: LabUnderTest) -> None:
     """The examples pass every correct queue, and accuse at least one faulty queue."""
     accepts_all(lab, "check_removing")

@@ -1,7 +1,7 @@
-"""What lab-02 needs: a learner's free queue in hand, blocks that note who looks at them, a plain list as the model.
+"""Helpers of lab-02: calls of the learner's queue, blocks that record each access, a plain list as the model.
 
 Queues are written as the numbers of their blocks, front first. Reading order: `QueueUnderTest`, `NaiveQueue`, and last
-`Watch` and its blocks, by which a test sees whether an operation walks the queue.
+`Watch` and its blocks, by which a test sees whether a call walks the queue.
 """
 
 import random
@@ -17,7 +17,7 @@ from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 
 class QueueUnderTest:
-    """A learner's queue, all blocks by their numbers, and the watch that the blocks report to."""
+    """A learner's queue, all blocks by their numbers, and the watch that records accesses to them."""
 
     def __init__(self, lab: LabUnderTest, inside: Iterable[int], outside: Iterable[int] = ()) -> None:
         inside = list(inside)
@@ -27,7 +27,7 @@ class QueueUnderTest:
         self.learners: Any = lab.FreeKVCacheBlockQueue([self.blocks[block_id] for block_id in inside])
 
     def call(self, verb: str, *given: Any) -> object:
-        """Return what the method gives, blocks as numbers; the blocks that it takes are given as numbers, too."""
+        """Call the method and return its result. Blocks are numbers, in the arguments and in the result."""
         if verb in ("remove", "append"):
             given = (self.blocks[given[0]],)
         elif verb in ("append_n", "prepend_n"):
@@ -36,7 +36,7 @@ class QueueUnderTest:
         return result if result is None else numbers(result) if isinstance(result, list) else number(result)
 
     def do(self, what: str, verb: str, *given: Any) -> object:
-        """Return what a call gives that must succeed; if it does not, say which one it was, and where it broke down."""
+        """Return the result of a call that must succeed. If it raises, fail with the call and the line that raised."""
         try:
             return self.call(verb, *given)
         except LabTodo:
@@ -50,18 +50,17 @@ class QueueUnderTest:
     def expect(self, want: Sequence[int], what: str, why: str = "") -> None:
         """Expect this order, and a count that agrees with it."""
         self.lab.expect(what, list(want), outcome(order, self.learners), why)
-        why = "the count follows every change"
-        self.lab.expect(f"num_free_blocks, {what}", len(want), self.learners.num_free_blocks, why)
+        self.lab.expect(f"num_free_blocks, {what}", len(want), self.learners.num_free_blocks, rule=3)
 
     def expect_looks(self, limit: int, what: str, why: str = "") -> None:
-        """Expect that at most `limit` different blocks were looked at since `watch.seen` was cleared."""
+        """Expect accesses to at most `limit` different blocks since `watch.seen` was cleared."""
         if len(self.watch.seen) > limit:
             self.lab.fail(f"blocks that {what} looks at", f"at most {limit}", len(self.watch.seen), why)
 
     def refuses(
         self, what: str, error: type[KVCacheError], verb: str, *given: Any, why: str = "", seen: object = None
     ) -> None:
-        """Expect that the call raises the error and leaves queue and count as they were."""
+        """Expect that the call raises the error, and that queue and count are unchanged."""
         before, num_before = order(self.learners), self.learners.num_free_blocks
         returned = outcome(self.call, verb, *given)
         if returned != error.__name__:
@@ -69,13 +68,12 @@ class QueueUnderTest:
                 returned = InWords(f"no error; it returned {returned}")
             left = (outcome(order, self.learners), self.learners.num_free_blocks, seen)
             self.lab.fail(what, f"{error.__name__}, and nothing changed", returned, why, seen=left)
-        why = "a refused call has changed nothing"
-        self.lab.expect(f"queue after the refused {what}", before, outcome(order, self.learners), why)
-        self.lab.expect(f"num_free_blocks after the refused {what}", num_before, self.learners.num_free_blocks)
+        self.lab.expect(f"queue after the refused {what}", before, outcome(order, self.learners), rule=10)
+        self.lab.expect(f"num_free_blocks after the refused {what}", num_before, self.learners.num_free_blocks, rule=10)
 
 
 def outcome(function: Callable[..., object], *args: object) -> object:
-    """Return what the call gives, or the error that it raises, told in words."""
+    """Return the result of the call, or the error that it raises as text."""
     try:
         return function(*args)
     except LabTodo:
@@ -108,7 +106,7 @@ def order(queue: Any) -> object:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of a random life: the method's name and the numbers in it, of blocks or, in popleft_n, how many."""
+    """A call of a random life: the method's name and its numbers. They are block ids, but a count in popleft_n."""
 
     verb: str
     ids: tuple[int, ...] = ()
@@ -122,7 +120,7 @@ class Step:
 
 
 def random_life(rng: random.Random) -> list[Step]:
-    """Return 25 calls about eight blocks; about a third of them turn out to be misuse."""
+    """Return 25 calls about eight blocks. About a third of them are wrong calls."""
     life = []
     for _ in range(25):
         verb = rng.choice(("popleft", "popleft_n", "remove", "remove", "append", "append_n", "prepend_n"))
@@ -138,13 +136,13 @@ def random_life(rng: random.Random) -> list[Step]:
 
 
 class NaiveQueue:
-    """A Python list of numbers: slow, and plainly right."""
+    """The model: a Python list of numbers."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = list(ids)
 
     def do(self, step: Step) -> object:
-        """Change the list as the call should; return what it should give: numbers, None or the name of an error."""
+        """Change the list as the call should. Return the expected result: numbers, None or the name of an error."""
         if step.verb in ("popleft", "popleft_n"):
             n = step.ids[0] if step.ids else 1
             if not 0 <= n <= len(self.ids):
@@ -163,34 +161,35 @@ class NaiveQueue:
 
 
 def play(queue: QueueUnderTest, start: list[int], life: Sequence[Step]) -> None:
-    """Play the life on the learner's queue and on a list; fail at the first difference."""
+    """Play the calls on the learner's queue and on a list, and fail at the first difference."""
     lab, model = queue.lab, NaiveQueue(start)
     for step in life:
         lab.charge(f"FreeKVCacheBlockQueue.{step.verb}")
-        lab.expect(f"what {step} gives", model.do(step), outcome(queue.call, step.verb, *step.given()))
-        lab.expect(f"queue after {step}", model.ids, outcome(order, queue.learners))
-        lab.expect(f"num_free_blocks after {step}", len(model.ids), queue.learners.num_free_blocks)
+        rule = {"popleft": 4, "popleft_n": 5, "remove": 6, "prepend_n": 8}.get(step.verb, 7)
+        lab.expect(f"what {step} gives", model.do(step), outcome(queue.call, step.verb, *step.given()), rule=rule)
+        lab.expect(f"queue after {step}", model.ids, outcome(order, queue.learners), rule=rule)
+        lab.expect(f"num_free_blocks after {step}", len(model.ids), queue.learners.num_free_blocks, rule=3)
 
 
 class EndlessWalkError(KVCacheError):
-    """One test has looked at blocks so often that the links must go round in a circle."""
+    """A test has accessed blocks so often that the links must form a circle."""
 
 
 @dataclass
 class Watch:
-    """Notes which blocks are looked at, by number."""
+    """Records which blocks are accessed, by number."""
 
     seen: set[int] = field(default_factory=set)
     num_looks: int = 0
     num_blocks: int = 0
 
     def block(self, block_id: int) -> KVCacheBlock:
-        """Return a new block that reports here."""
+        """Return a new block whose accesses are recorded here."""
         self.num_blocks += 1
         return WatchedBlock(block_id, self)
 
     def note(self, block_id: int) -> None:
-        """Note one look at this block; raises `EndlessWalkError` after far too many."""
+        """Record an access to this block. Raises `EndlessWalkError` after far too many."""
         self.seen.add(block_id)
         self.num_looks += 1
         if self.num_looks > 5000 + 100 * self.num_blocks:
@@ -198,7 +197,7 @@ class Watch:
 
 
 def _watched(name: str) -> Any:
-    """Return the attribute of that name, as `KVCacheBlock` has it, with a note to the watch at each look."""
+    """Return the attribute of that name of `KVCacheBlock`. Each access is recorded by the watch."""
     slot = vars(KVCacheBlock)[name]
 
     def get(block: Any) -> Any:
@@ -213,7 +212,7 @@ def _watched(name: str) -> Any:
 
 
 class WatchedBlock(KVCacheBlock):
-    """A block that notes every look at its links or its number, every comparison with another, every hash."""
+    """A block that records every access to its links and its number, every comparison and every hash."""
 
     __slots__ = ("own_id", "watch")
 
@@ -236,7 +235,7 @@ class WatchedBlock(KVCacheBlock):
 
 
 class WatchedId(int):
-    """A block's number that notes when it is compared: a search through a list of numbers is a walk as well."""
+    """A block's number that records comparisons, because a search through a list of numbers is a walk as well."""
 
     watch: Watch | None = None
 

@@ -1,4 +1,4 @@
-"""What the tests of lab-03 stand on: a desk that writes down who holds which blocks, and how random lives are told."""
+"""Helpers of lab-03: a desk that records which table contains which blocks, and random sequences of calls."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -16,15 +16,15 @@ from mini_kv.course.labkit.lives import are_blocks, check_all, ids_of, seeds
 from mini_kv.course.labkit.naive import NaiveTables
 
 Step = tuple[str, str, int]
-"""What happens, to whom, and a number that each kind of step reads in its own way."""
+"""The kind of step, the request, and a number whose meaning depends on the kind."""
 Model = NaiveTables[int]
 
 
 class Desk:
-    """A pool and the tables that hold its blocks; the tables are written down here, never read off the blocks.
+    """A pool and the tables that contain its blocks. The tables are recorded here, never read from the blocks.
 
-    Only the method named in `learners` is the learner's. For the others the engine's pool stands in, on the same blocks
-    and the same queue, so that a mistake in one method does not fail the tests of another.
+    Only the method named in `learners` is the learner's. The others are the engine's, on the same blocks and the same
+    queue, so that a mistake in one method does not fail the tests of another.
     """
 
     def __init__(self, lab: LabUnderTest, num_gpu_blocks: int, learners: str = "") -> None:
@@ -37,7 +37,7 @@ class Desk:
         self.check()
 
     def takes(self, name: str, num_blocks: int) -> list[int]:
-        """Let `name` take new blocks; return their ids."""
+        """Allocate new blocks to `name` and return their ids."""
         self.calls.append(f"get_new_blocks({num_blocks}) for {name}")
         blocks = self._method("get_new_blocks")(num_blocks)
         if not are_blocks(blocks):
@@ -47,7 +47,7 @@ class Desk:
         return ids_of(blocks)
 
     def shares(self, name: str, ids: list[int]) -> None:
-        """Let `name` hold these blocks as well, besides those that hold them already."""
+        """Add these blocks to the table of `name`. Other tables keep them."""
         self.calls.append(f"touch({ids}) for {name}")
         blocks = [self.pool.blocks[block_id] for block_id in ids]
         self._method("touch")(blocks)
@@ -55,7 +55,7 @@ class Desk:
         self.check()
 
     def leaves(self, name: str) -> None:
-        """Let `name` give back its table, from the tail to the head."""
+        """Free the table of `name`, from the tail to the head."""
         self.calls.append(f"free_blocks(reversed({ids_of(self.tables[name])})) for {name}")
         self._method("free_blocks")(reversed(self.tables[name]))
         del self.tables[name]
@@ -85,7 +85,7 @@ class Desk:
         self.check()
 
     def free_queue(self) -> list[int]:
-        """Return the ids in the free queue, the next to be handed out first."""
+        """Return the ids in the free queue, front first."""
         return lives.free_queue(self.pool)
 
     def references(self, ids: Iterable[int]) -> list[int]:
@@ -93,12 +93,12 @@ class Desk:
         return lives.references(self.pool, ids)
 
     def order_queue(self, ids: list[int]) -> None:
-        """Put the blocks of a new pool into this order, so that no number tells a block's place."""
+        """Put the blocks of a new pool into this order, so that ids do not reveal places."""
         self.pool.free_block_queue.popleft_n(len(ids))
         self.pool.free_block_queue.append_n([self.pool.blocks[block_id] for block_id in ids])
 
     def count_reads(self) -> None:
-        """Put blocks into the untouched pool that count how often they are looked at."""
+        """Replace the blocks of a new pool by blocks that count how often their fields are read."""
         blocks = [CountedBlock(block_id) for block_id in range(len(self.pool.blocks))]
         blocks[0].is_null = True
         self.pool.blocks, self.pool.null_block = blocks, blocks[0]
@@ -107,7 +107,7 @@ class Desk:
 
     @property
     def reads(self) -> int:
-        """Fields of blocks that were read since `count_reads`."""
+        """Number of fields of blocks that were read since `count_reads`."""
         return CountedBlock.reads - self._reads_before
 
     def told(self) -> str:
@@ -115,7 +115,7 @@ class Desk:
         return ("... " if len(self.calls) > 6 else "") + ("; ".join(self.calls[-6:]) or "nothing")
 
     def check(self) -> None:
-        """Raise for the first invariant that is broken, with the calls that led there."""
+        """Raise for the first invariant that is violated, with the calls before it."""
         try:
             self.lab.check_pool(self._engines_pool(), self.tables)
         except InvariantViolationError as error:
@@ -160,13 +160,13 @@ class CountedBlock(KVCacheBlock):
 
 
 def compare_lives(lab: LabUnderTest, learners: str) -> None:
-    """Play forty lives; of the first that fails, play the shortest part that still fails, and say what happened."""
+    """Play forty lives. Of the first that fails, play the shortest part that still fails."""
     for seed in seeds(40):
         check_all(partial(attempt, lab, learners, seed), [random_life(random.Random(seed))])
 
 
 def attempt(lab: LabUnderTest, learners: str, seed: int, life: list[Step]) -> None:
-    """Play a life on a new pool. An exception is told with the calls that led there."""
+    """Play a life on a new pool. The message of an exception lists the last calls."""
     desk = Desk(lab, 9, learners)
     try:
         play(desk, life)
@@ -177,13 +177,13 @@ def attempt(lab: LabUnderTest, learners: str, seed: int, life: list[Step]) -> No
 
 
 def random_life(rng: random.Random) -> list[Step]:
-    """Return steps of several requests that come, share, leave, and now and then are wrong."""
+    """Return steps of several requests that allocate, share and free blocks. A few steps are wrong."""
     verbs = rng.choices(("take", "share", "revive", "leave", "wrong"), (4, 4, 2, 5, 1), k=25)
     return [(verb, f"R{number}", rng.randrange(60)) for number, verb in enumerate(verbs)]
 
 
 def play(desk: Desk, life: list[Step]) -> None:
-    """Play the steps on the learner's pool and on the model; a step that means nothing now is left out."""
+    """Play the steps on the learner's pool and on the model. A step that is impossible now is skipped."""
     model: Model = NaiveTables(9)
     plays = {"take": take, "share": share, "revive": revive, "leave": leave, "wrong": free_wrongly}
     for verb, name, number in life:
@@ -192,7 +192,7 @@ def play(desk: Desk, life: list[Step]) -> None:
 
 
 def take(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let `name` take up to 4 new blocks; more than are free must be refused."""
+    """Allocate up to 4 new blocks to `name`. More than are free must be refused."""
     num_blocks = number % 5
     if num_blocks > len(model.free_queue):
         desk.refuses(OutOfBlocksError, "get_new_blocks", num_blocks)
@@ -203,13 +203,13 @@ def take(desk: Desk, model: Model, name: str, number: int) -> None:
 
 
 def share(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let `name` share the first blocks of another table."""
+    """Add the first blocks of another table to the table of `name`."""
     if model.tables:
         touch(desk, model, name, model.tables[a_holder(model, number)][: 1 + number // 12])
 
 
 def revive(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let `name` touch up to two blocks that are free, somewhere in the queue."""
+    """Touch up to two free blocks for `name`, somewhere in the queue."""
     if model.free_queue:
         touch(desk, model, name, free_from(model, number)[:2])
 
@@ -222,7 +222,7 @@ def touch(desk: Desk, model: Model, name: str, ids: list[int]) -> None:
 
 
 def leave(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let a request that holds blocks leave; `name` has no part in it."""
+    """Free one of the tables. `name` is ignored."""
     if model.tables:
         holder = a_holder(model, number)
         desk.leaves(holder)
@@ -230,7 +230,7 @@ def leave(desk: Desk, model: Model, name: str, number: int) -> None:
 
 
 def free_wrongly(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Free a table together with a block that is free already, which must be refused; `name` has no part in it."""
+    """Free a table together with a block that is free already, which must be refused. `name` is ignored."""
     if model.tables and model.free_queue:
         wrong = [*model.tables[a_holder(model, number)], free_from(model, number)[0]]
         desk.refuses(BlockStateError, "free_blocks", [desk.pool.blocks[block_id] for block_id in wrong])

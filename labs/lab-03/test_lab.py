@@ -1,6 +1,7 @@
-"""lab-03: who holds a block, and when is it free? Read the numbered tests in order: they are its biography.
+"""lab-03: which tables contain a block, and when is it free? Read the numbered tests in order: they are its biography.
 
-A pool of 10 is block 0, the null block, and 1 to 9. A table is the list of the blocks that one request holds.
+A pool of 10 blocks, the null block included, has blocks 0 to 9: 1 to 9 can be used. A table is the list of a request's
+blocks.
 """
 
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
@@ -12,11 +13,11 @@ from .helpers import Desk, compare_lives
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "BlockPool.num_free_blocks", why="a block is free if no table holds it; the null block can never be held")
+@points(3, "BlockPool.num_free_blocks", rule=2)
 def test_1_a_new_pool(lab: LabUnderTest) -> None:
-    """Ten blocks, nine of them free; a block that two tables hold is still one block."""
+    """A pool of 10 blocks, the null block included, has 9 free blocks. A block in two tables is one block in use."""
     desk = Desk(lab, 10)
-    lab.expect("free blocks of a new pool of 10", 9, desk.pool.num_free_blocks)
+    lab.expect("free blocks of a new pool of 10", 9, desk.pool.num_free_blocks, rule=1)
     desk.takes("A", 4)
     lab.expect("free blocks when A holds 4", 5, desk.pool.num_free_blocks)
     desk.shares("B", [1, 2, 3])
@@ -30,18 +31,18 @@ def test_1_a_new_pool(lab: LabUnderTest) -> None:
     lab.expect("free blocks when all are held", 0, desk.pool.num_free_blocks)
 
 
-@points(4, "BlockPool.get_new_blocks", why="a new block has left the queue, and one table holds it")
+@points(4, "BlockPool.get_new_blocks", rule=4)
 def test_2_new_blocks_come_from_the_front(lab: LabUnderTest) -> None:
-    """A takes three, B takes two: the front of the queue, in its order, each with one reference."""
+    """A takes three blocks and B two, from the front of the queue, in its order, each with one reference."""
     desk = Desk(lab, 10, "get_new_blocks")
     lab.expect("A's blocks", [1, 2, 3], desk.takes("A", 3))
     lab.expect("B's blocks", [4, 5], desk.takes("B", 2), why="A's three have left the queue")
     lab.expect("free queue", [6, 7, 8, 9], desk.free_queue())
 
 
-@points(4, "BlockPool.usage", why="usage is the blocks in use divided by all blocks but the null block")
+@points(4, "BlockPool.usage", rule=3, why="of 10 blocks, the null block included, 9 can be used: divide by 9")
 def test_3_usage_goes_from_nothing_to_all(lab: LabUnderTest) -> None:
-    """0.0 when new, a third, and 1.0 when nothing is left: not 0.9."""
+    """Usage is 0.0 in a new pool, a third with 3 of 9 blocks in use, and 1.0, not 0.9, when no block is free."""
     desk = Desk(lab, 10)
     lab.expect("usage of a new pool", 0.0, desk.pool.usage)
     desk.takes("A", 3)
@@ -52,9 +53,9 @@ def test_3_usage_goes_from_nothing_to_all(lab: LabUnderTest) -> None:
     lab.expect("usage when nothing is free", 1.0, desk.pool.usage)
 
 
-@points(4, "BlockPool.touch", why="each table that contains a block adds one reference: two tables, so 2")
+@points(4, "BlockPool.touch", rule=6)
 def test_4_a_second_holder(lab: LabUnderTest) -> None:
-    """B shares two of A's blocks, then C all three: only the counts change, the queue does not."""
+    """B shares two of A's blocks, then C shares all three. Only the counts change, not the queue."""
     desk = Desk(lab, 10, "touch")
     desk.takes("A", 3)
     desk.shares("B", [1, 2])
@@ -64,13 +65,9 @@ def test_4_a_second_holder(lab: LabUnderTest) -> None:
     lab.expect("free queue", [4, 5, 6, 7, 8, 9], desk.free_queue(), why="sharing a block in use takes no memory")
 
 
-@points(
-    5,
-    "BlockPool.free_blocks",
-    why="each request that leaves takes one reference away; only the last one frees the block",
-)
+@points(5, "BlockPool.free_blocks", rule=8)
 def test_5_two_holders_one_leaves(lab: LabUnderTest) -> None:
-    """A leaves, and B goes on reading what they shared; when B leaves too, the blocks are free."""
+    """A is freed, and the shared blocks stay in use. When B is freed too, they are free."""
     desk = Desk(lab, 10, "free_blocks")
     desk.takes("A", 3)
     desk.shares("B", [1, 2])
@@ -87,9 +84,9 @@ def test_5_two_holders_one_leaves(lab: LabUnderTest) -> None:
     )
 
 
-@points(4, "BlockPool.touch", why="a block in a table must not be in the queue, or it is allocated again")
+@points(4, "BlockPool.touch", rule=6, why="a block in a table must not be in the queue, or it is allocated again")
 def test_6_a_free_block_is_pulled_out_of_the_middle(lab: LabUnderTest) -> None:
-    """No table holds 1 to 5, but what A wrote is still in them; B and C want some back, from anywhere in the queue."""
+    """Blocks 1 to 5 are free, and A's KV is still in them. B and C touch some, from the middle of the queue too."""
     desk = Desk(lab, 10, "touch")
     desk.takes("A", 5)
     desk.leaves("A")
@@ -101,9 +98,9 @@ def test_6_a_free_block_is_pulled_out_of_the_middle(lab: LabUnderTest) -> None:
     lab.expect("free queue when C holds 1 and 2", [5, 4, 6, 7, 8, 9], desk.free_queue())
 
 
-@points(4, "BlockPool.get_new_blocks", why="all or nothing: blocks taken for a refused request would never be freed")
+@points(4, "BlockPool.get_new_blocks", rule=5, why="blocks of a refused request would never be freed")
 def test_7_one_block_too_few(lab: LabUnderTest) -> None:
-    """B needs 4 blocks. With 4 or 5 free it gets them; with 3 it gets an exception, and the 3 stay where they are."""
+    """B needs 4 blocks. With 4 or 5 free it gets them. With 3 free the call raises, and the 3 stay in the queue."""
     for num_free, want in ((5, [3, 4, 5, 6]), (4, [3, 4, 5, 6])):
         desk = Desk(lab, num_free + 3, "get_new_blocks")
         desk.takes("A", 2)
@@ -115,13 +112,9 @@ def test_7_one_block_too_few(lab: LabUnderTest) -> None:
     desk.refuses(OutOfBlocksError, "get_new_blocks", 1)
 
 
-@points(
-    4,
-    "BlockPool.free_blocks",
-    why="a second free is the caller's bug; without an error, it frees the block while another request uses it",
-)
+@points(4, "BlockPool.free_blocks", rule=10, why="a second free would free another request's block")
 def test_8_freed_twice(lab: LabUnderTest) -> None:
-    """A's blocks are freed, then freed again by mistake: an exception, and nothing has changed."""
+    """A's blocks are freed twice: the second call raises and changes nothing."""
     desk = Desk(lab, 10, "free_blocks")
     desk.takes("A", 2)
     table = desk.tables["A"]
@@ -129,9 +122,9 @@ def test_8_freed_twice(lab: LabUnderTest) -> None:
     desk.refuses(BlockStateError, "free_blocks", reversed(table))
 
 
-@points(2, "BlockPool.free_blocks", why="the null block fills gaps in tables; it is never allocated, so never freed")
+@points(2, "BlockPool.free_blocks", rule=9)
 def test_9_the_null_block_is_never_freed(lab: LabUnderTest) -> None:
-    """A sliding window has put the null block in place of A's first two blocks; then A leaves."""
+    """The null block is in the first two places of A's table, as with a sliding window. Then A is freed."""
     desk = Desk(lab, 6, "free_blocks")
     desk.takes("A", 2)
     desk.tables["A"] = [desk.pool.null_block, desk.pool.null_block, *desk.tables["A"]]
@@ -142,20 +135,20 @@ def test_9_the_null_block_is_never_freed(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "BlockPool.get_new_blocks", stage="adversary", why="the queue decides which block is next, not the ids")
+@points(2, "BlockPool.get_new_blocks", rule=4, stage="adversary", why="the queue decides, not the ids")
 def test_the_order_is_the_queues(lab: LabUnderTest) -> None:
-    """Ids out of order, and a request that needs no block at all."""
+    """The ids are out of order, and one request needs no block at all."""
     desk = Desk(lab, 8, "get_new_blocks")
     desk.order_queue([5, 2, 7, 1, 6, 3, 4])
     lab.expect("A's blocks", [5, 2, 7], desk.takes("A", 3))
-    lab.expect("B's blocks", [], desk.takes("B", 0))
+    lab.expect("B's blocks", [], desk.takes("B", 0), rule=5)
     lab.expect("C's blocks", [1, 6, 3, 4], desk.takes("C", 4), why="the last four blocks can be allocated too")
-    lab.expect("D's blocks", [], desk.takes("D", 0), why="a request for 0 blocks is never refused")
+    lab.expect("D's blocks", [], desk.takes("D", 0), why="a request for 0 blocks is never refused", rule=5)
 
 
-@points(2, "BlockPool.touch", stage="adversary", why="take out this very block, whether it is first, last or alone")
+@points(2, "BlockPool.touch", rule=6, stage="adversary", why="first, last or alone: one case")
 def test_the_ends_of_the_queue(lab: LabUnderTest) -> None:
-    """The first, the last, and then the only free block."""
+    """The last block is taken out of the queue, then the first, then all others."""
     desk = Desk(lab, 5, "touch")
     desk.order_queue([2, 1, 3, 4])
     desk.shares("A", [4])
@@ -168,9 +161,9 @@ def test_the_ends_of_the_queue(lab: LabUnderTest) -> None:
     lab.expect("references of blocks 1 to 4", [2, 2, 2, 3], desk.references([1, 2, 3, 4]))
 
 
-@points(1, "BlockPool.touch", stage="adversary", why="the null block is in no queue, so it cannot be taken out of one")
+@points(1, "BlockPool.touch", rule=9, stage="adversary")
 def test_touching_the_null_block(lab: LabUnderTest) -> None:
-    """B shares a table in which the null block stands twice."""
+    """B shares a table that contains the null block twice."""
     desk = Desk(lab, 6, "touch")
     desk.takes("A", 2)
     desk.shares("B", [0, 0, 1, 2])
@@ -179,9 +172,9 @@ def test_touching_the_null_block(lab: LabUnderTest) -> None:
     lab.expect("free queue", [3, 4, 5], desk.free_queue())
 
 
-@points(2, "BlockPool.free_blocks", stage="adversary", why="look at the whole list before changing the first block")
+@points(2, "BlockPool.free_blocks", rule=10, stage="adversary", why="check the whole list first")
 def test_one_wrong_block_spoils_the_call(lab: LabUnderTest) -> None:
-    """A block that no table holds stands among A's: at the end, in the middle, in front. Nothing may be freed."""
+    """A free block is among A's blocks, at the end, in the middle, in front. Nothing may be freed."""
     for place in (2, 1, 0):
         desk = Desk(lab, 8, "free_blocks")
         desk.takes("A", 2)
@@ -191,9 +184,9 @@ def test_one_wrong_block_spoils_the_call(lab: LabUnderTest) -> None:
         desk.refuses(BlockStateError, "free_blocks", wrong)
 
 
-@points(2, "BlockPool.free_blocks", stage="adversary", why="one call is one table, and a table holds a block once")
+@points(2, "BlockPool.free_blocks", rule=10, stage="adversary", why="a table has a block once")
 def test_the_same_block_twice_in_one_call(lab: LabUnderTest) -> None:
-    """Whether one table holds the block or two, the second mention is a mistake in the list."""
+    """A block that is in the list twice is an error, whether one table contains it or two."""
     desk = Desk(lab, 6, "free_blocks")
     desk.takes("A", 2)
     one, two = desk.tables["A"]
@@ -203,11 +196,9 @@ def test_the_same_block_twice_in_one_call(lab: LabUnderTest) -> None:
     desk.refuses(BlockStateError, "free_blocks", iter([one, one]))
 
 
-@points(
-    2, "BlockPool.free_blocks", stage="adversary", why="each call puts its blocks in front of those that were there"
-)
+@points(2, "BlockPool.free_blocks", rule=8, stage="adversary")
 def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
-    """Three tables that share, ids out of order, gaps in one. Predict the whole queue on paper before you look."""
+    """Three tables share blocks, ids are out of order, one table has a gap. Predict the whole queue on paper."""
     desk = Desk(lab, 10, "free_blocks")
     desk.order_queue([4, 7, 1, 9, 6, 2, 5, 8, 3])
     desk.takes("A", 4)  # 4 7 1 9
@@ -220,14 +211,9 @@ def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
     lab.expect("free queue without B, A and C", [5, 2, 7, 4, 9, 1, 6, 8, 3], desk.free_queue())
 
 
-@points(
-    1,
-    "BlockPool.num_free_blocks",
-    stage="adversary",
-    why="the free queue counts its blocks, so no block has to be read",
-)
+@points(1, "BlockPool.num_free_blocks", rule=2, stage="adversary", why="the free queue counts its blocks")
 def test_asking_costs_nothing(lab: LabUnderTest) -> None:
-    """In a pool of 1,000 blocks, how many does the question look at?"""
+    """In a pool of 1,000 blocks, the null block included, `num_free_blocks` reads none of them."""
     desk = Desk(lab, 1000)
     desk.count_reads()
     lab.expect("free blocks of a new pool of 1,000", 999, desk.pool.num_free_blocks, why="the null block is not free")
@@ -235,9 +221,9 @@ def test_asking_costs_nothing(lab: LabUnderTest) -> None:
         lab.fail("fields of blocks that were read to answer", "at most 20", desk.reads)
 
 
-@points(1, "BlockPool.touch", stage="adversary", why="a queue that can be pulled from the middle need not be walked")
+@points(1, "BlockPool.touch", rule=7, stage="adversary", why="the queue needs no walk")
 def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> None:
-    """One block out of the middle of 999: its neighbours are linked afterwards, and no other block was read."""
+    """One block leaves the middle of 999: its neighbours are linked, and no other block is read."""
     desk = Desk(lab, 1000, "touch")
     desk.count_reads()
     desk.pool.touch([desk.pool.blocks[500]])
@@ -252,24 +238,19 @@ def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> Non
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, "BlockPool.get_new_blocks", stage="property", why="all or nothing, from the front, each with one reference")
+@points(1, "BlockPool.get_new_blocks", rule=4, stage="property")
 def test_random_lives_of_get_new_blocks(lab: LabUnderTest) -> None:
-    """Forty random lives of a small pool, each compared step by step with a model made of plain lists."""
+    """Forty random sequences of calls on a small pool are compared, step by step, with a model of plain lists."""
     compare_lives(lab, "get_new_blocks")
 
 
-@points(1, "BlockPool.touch", stage="property", why="one reference more per block, and none is in the queue")
+@points(1, "BlockPool.touch", rule=6, stage="property")
 def test_random_lives_of_touch(lab: LabUnderTest) -> None:
     """The same, with your `touch`."""
     compare_lives(lab, "touch")
 
 
-@points(
-    1,
-    "BlockPool.free_blocks",
-    stage="property",
-    why="one reference less for each block; blocks at 0 go to the front, in the order given",
-)
+@points(1, "BlockPool.free_blocks", rule=8, stage="property")
 def test_random_lives_of_free_blocks(lab: LabUnderTest) -> None:
     """The same, with your `free_blocks`."""
     compare_lives(lab, "free_blocks")

@@ -11,7 +11,7 @@ from mini_kv.events.recorder import Recorder
 from mini_kv.events.traced_manager import TracedKVCacheManager
 
 Nodes = Sequence[tuple[str, str, Sequence[Sequence[int]]]]
-"""Nodes by hand: the tokens above, those of the run, and the ids of each block; tokens are letters."""
+"""Nodes by hand: the tokens above, those of the run, and the ids of each block. Tokens are letters."""
 
 
 def tokens(letters: str) -> list[int]:
@@ -25,7 +25,7 @@ def letters(path: Sequence[int]) -> str:
 
 
 class Desk:
-    """A tree, put together by hand, and the calls of the learner's functions on it."""
+    """A tree that is built by hand, and the calls of the learner's functions on it."""
 
     def __init__(self, lab: LabUnderTest, block_size: int = 1, nodes: Nodes = ()) -> None:
         """Make a tree with these nodes, a parent before its children."""
@@ -37,7 +37,7 @@ class Desk:
             made[above].children[blocks[0]] = node
 
     def finds(self, prompt: str, want: list[int], why: str = "") -> None:
-        """Look a prompt up; the tree must be what it was."""
+        """Look a prompt up. The tree must be unchanged."""
         before = self.seen()
         got = self.lab.match(self.tree, tokens(prompt))
         self.lab.expect_all(
@@ -45,14 +45,14 @@ class Desk:
         )
 
     def insert(self, prompt: str, ids: Sequence[int]) -> None:
-        """Enter a prompt with the learner's `insert`; the lists that it is given must not have changed."""
+        """Insert a prompt with the learner's `insert`. The lists that it is given must be unchanged."""
         given = (tokens(prompt), list(ids))
         self.lab.insert(self.tree, *given)
         want = (tokens(prompt), list(ids))
-        self.lab.expect("the tokens and ids that insert was given", want, given, "the lists are the caller's")
+        self.lab.expect("the tokens and ids that insert was given", want, given, "the lists are the caller's", rule=4)
 
     def remove(self, block_id: int) -> InWords:
-        """Remove a block with the learner's `remove`; say whether that is an error."""
+        """Remove a block with the learner's `remove`, and return whether it raised."""
         try:
             self.lab.remove(self.tree, block_id)
         except ValueError:
@@ -60,11 +60,11 @@ class Desk:
         return InWords("nothing raised")
 
     def seen(self) -> dict[str, list[int]]:
-        """Return the ids at each place, by the letters from the root to there."""
+        """Return the ids at each place, by the letters from the root to it."""
         return {letters(path): ids for path, ids in self.tree.contents().items()}
 
     def holds(self, what: str, want: Mapping[str, list[int]], why: str = "") -> None:
-        """Compare all that stands in the tree, and its form."""
+        """Compare the ids at all places, and the form of the tree."""
         self.lab.expect_all(
             [
                 (f"the tree after {what}", dict(want), self.seen(), why),
@@ -74,7 +74,7 @@ class Desk:
 
 
 class Engine:
-    """The engine's cache with its chain of hashes, and what it enters and evicts, so that a tree can follow."""
+    """The engine's cache with its chain of hashes. It reports entries and evictions, so that a tree can repeat them."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         recorder = Recorder()
@@ -90,7 +90,7 @@ class Engine:
         return [block.block_id for block in blocks.blocks[0]][: len(prompt) // self.block_size]
 
     def admit(self, name: str, prompt: Sequence[int]) -> tuple[list[int], list[int]] | None:
-        """Admit a request: return what was evicted for it, and the blocks of its full prompt; `None` if refused."""
+        """Admit a request. Return the blocks evicted for it and its full blocks, or `None` if it is refused."""
         request = self.kv.manager.new_request(name, prompt)
         blocks, num_hits = self.kv.get_computed_blocks(request)
         if self.kv.allocate_slots(request, len(prompt) - num_hits, num_hits, blocks) is None:
@@ -100,6 +100,6 @@ class Engine:
         return evicted, self.manager.get_block_ids(name)[0][: len(prompt) // self.block_size]
 
     def leave(self, name: str) -> None:
-        """Free a request's blocks, if it runs."""
+        """Free a request's blocks if it is running."""
         if name in self.running:
             self.kv.free(self.running.pop(name))

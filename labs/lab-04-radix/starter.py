@@ -5,46 +5,47 @@ Run it from the repository's root:
     LAB_IMPL=starter pytest labs/lab-04-radix
     $env:LAB_IMPL="starter"; pytest labs/lab-04-radix          (Windows, PowerShell)
 
-A `SmallTree` has a `block_size` and a `root`; a `SmallNode` has a `run` (blocks, each a tuple of tokens), `block_ids`
-(for each block of the run the ids of those that hold it, oldest first) and `children` (by the first block of their
-run). After each of your functions, whatever it returned or raised:
+A `SmallTree` has a `block_size` and a `root`. A `SmallNode` has a `run` (blocks, each a tuple of tokens), `block_ids`
+(for each block of the run the ids of the blocks with its content, oldest first) and `children` (a dict by the first
+block of their run). `SmallNode(run, block_ids, children)` makes one. Each argument may be left out, and is then empty.
+After each of your functions, whether it returned or raised:
 
-- the root has no run; every other node has one, and an id at least for each block of it;
-- a child stands under the first block of its run;
-- what stands at a place is told by all tokens from the root to there: see `SmallTree.contents`.
+- The root has no run. Every other node has a run, and at least one id for each block of it.
+- A child has the first block of its run as its key.
+- All tokens from the root to a block are its place: see `SmallTree.contents`. An id is at one place at most.
 """
 
 from collections.abc import Sequence
 
 from mini_kv.course import todo
-from mini_kv.course.given.small_tree import SmallTree
+from mini_kv.course.given.small_tree import SmallNode, SmallTree  # noqa: F401  # insert needs SmallNode
 
 
 def match(tree: SmallTree, tokens: Sequence[int]) -> list[int]:
-    """Return the ids of the blocks that hold the longest beginning of these tokens, first block first.
+    """Return the ids of the blocks with the longest beginning of these tokens, first block first.
 
-    Only whole blocks, and only from the beginning up to the first that is not there. Of several ids at a place the
+    Only whole blocks count, from the first up to the first that is missing. Of several ids at a place return the
     oldest. Changes nothing.
 
-    Example, blocks of 2, where `1 2 3 4` stands in blocks 7 and 5: `match(tree, [1, 2, 3, 4, 9])` returns `[7, 5]`.
+    Example, blocks of 2, where `1 2 3 4` is in blocks 7 and 5: `match(tree, [1, 2, 3, 4, 9])` returns `[7, 5]`.
     """
-    todo("lab-04-radix", "match", "follow the tokens from the root, a block at a time")
+    todo("lab-04-radix", "match", "which child is next, and where does the search end?")
 
 
 def insert(tree: SmallTree, tokens: Sequence[int], block_ids: Sequence[int]) -> None:
-    """Enter the blocks of a prompt: `block_ids[i]` holds the i-th block of `tokens`, which fill them all.
+    """Add the blocks of a prompt: `block_ids[i]` has the i-th block of `tokens`. The tokens fill exactly these blocks.
 
-    An id that stands at its place already changes nothing. Another id than those that stand there becomes a twin,
-    behind them. Where the prompt parts from what is there, in the middle of a run too, the tree gets a fork. A prompt
-    costs two nodes at most, however long it is.
+    An id that is at its place already is not added again. Another id becomes a twin, after those that are there. Where
+    the prompt differs from the tree, also in the middle of a run, the tree gets a fork. A prompt adds two nodes at
+    most, however long it is. No id of the prompt is at another place: the caller removes an evicted block first.
     """
-    todo("lab-04-radix", "insert", "as far as it is known, then what is new; and a fork where a run has to be cut")
+    todo("lab-04-radix", "insert", "which blocks are in the tree, which are new, and is a run cut?")
 
 
 def remove(tree: SmallTree, block_id: int) -> None:
-    """Forget a block, which has been evicted. A node of which nothing is left goes with it.
+    """Remove a block, which has been evicted. A node whose run is empty afterwards is removed too.
 
-    Raises `ValueError`, and changes nothing, if the block is not in the tree, or if it is the only one at its place
-    and something stands behind it: what is behind a gap could never be found.
+    Raises `ValueError`, and changes nothing, if the block is not in the tree, or if it is the only one at its place and
+    blocks follow it. A block after a gap could never be found.
     """
-    todo("lab-04-radix", "remove", "where does it stand, is it alone there, and what is behind it")
+    todo("lab-04-radix", "remove", "where is it, does it have a twin, does a block follow it?")

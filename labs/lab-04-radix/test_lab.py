@@ -1,8 +1,7 @@
 """lab-04, radix: the prefix index as a tree. Read the numbered tests in order.
 
-Tokens are letters. Each test puts a tree together by hand or by your `insert`, calls one of your functions, and looks
-at all there is: what came back, the ids at each place, told by the letters from the root to there, and the form of the
-tree.
+Tokens are letters. Each test builds a tree by hand or with your `insert`, calls one of your functions, and compares
+everything: the result, the ids at each place (by the letters from the root to it), and the form of the tree.
 """
 
 import random
@@ -15,14 +14,14 @@ from mini_kv.course.labkit.lives import COMES, LEAVES, Step, check_life, random_
 from .helpers import Desk, Engine, letters
 
 FORK = [("", "ab", [[1], [2]]), ("ab", "cd", [[3], [4]]), ("ab", "xy", [[5], [6]])]
-"""Two prompts that part after their second block: abcd in blocks 1 2 3 4, abxy in 1 2 5 6."""
+"""Two prompts that differ after their second block: abcd in blocks 1 2 3 4, abxy in 1 2 5 6."""
 
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "match", why="a prompt is followed from the root as far as its blocks match")
+@points(2, "match", rule=1)
 def test_1_a_prompt_is_followed_to_its_end(lab: LabUnderTest) -> None:
-    """The search goes through one node and into the child that matches."""
+    """The lookup follows a run to its end, then the child that matches."""
     desk = Desk(lab, nodes=FORK)
     desk.finds("abcd", [1, 2, 3, 4])
     desk.finds("abxy", [1, 2, 5, 6])
@@ -30,9 +29,9 @@ def test_1_a_prompt_is_followed_to_its_end(lab: LabUnderTest) -> None:
     desk.finds("q", [])
 
 
-@points(2, "match", after="test_1_a_prompt_is_followed_to_its_end")
+@points(2, "match", rule=2, after="test_1_a_prompt_is_followed_to_its_end")
 def test_2_in_the_middle_of_a_run_it_may_part(lab: LabUnderTest) -> None:
-    """A run is found as far as it agrees, and what stands behind the difference is not."""
+    """A run is found up to the first difference, and nothing after it."""
     desk = Desk(lab, nodes=FORK)
     desk.finds("a", [1], "the prompt ends in the middle of a run")
     desk.finds("ab", [1, 2])
@@ -42,7 +41,7 @@ def test_2_in_the_middle_of_a_run_it_may_part(lab: LabUnderTest) -> None:
     desk.finds("abq", [1, 2], "no branch goes on like this")
 
 
-@points(2, "match", after="test_1_a_prompt_is_followed_to_its_end")
+@points(2, "match", rule=1, after="test_1_a_prompt_is_followed_to_its_end")
 def test_3_only_whole_blocks_are_found(lab: LabUnderTest) -> None:
     """Blocks of three tokens: a block that is not full, or differs in one token, is not found."""
     desk = Desk(lab, 3, [("", "abcdef", [[8], [3]]), ("abcdef", "ghi", [[5]])])
@@ -53,9 +52,9 @@ def test_3_only_whole_blocks_are_found(lab: LabUnderTest) -> None:
     desk.finds("abcdefghi", [8, 3, 5])
 
 
-@points(2, "insert", why="an inserted block is found at its place and nowhere else")
+@points(2, "insert", rule=4)
 def test_4_a_prompt_enters_an_empty_tree(lab: LabUnderTest) -> None:
-    """Three blocks of two tokens, one run; then a prompt that begins otherwise."""
+    """Three blocks of two tokens are one run. Then a prompt with another beginning is inserted."""
     desk = Desk(lab, 2)
     desk.insert("abcdef", [4, 2, 7])
     desk.holds("insert of abcdef", {"ab": [4], "abcd": [2], "abcdef": [7]})
@@ -63,7 +62,7 @@ def test_4_a_prompt_enters_an_empty_tree(lab: LabUnderTest) -> None:
     desk.holds("insert of xyab", {"ab": [4], "abcd": [2], "abcdef": [7], "xy": [1], "xyab": [3]})
 
 
-@points(2, "insert", after="test_4_a_prompt_enters_an_empty_tree")
+@points(2, "insert", rule=4, after="test_4_a_prompt_enters_an_empty_tree")
 def test_5_a_longer_prompt_goes_on_where_a_leaf_ends(lab: LabUnderTest) -> None:
     """The tree holds ab. Then abcd is inserted, then abc."""
     desk = Desk(lab, nodes=[("", "ab", [[1], [2]])])
@@ -74,18 +73,18 @@ def test_5_a_longer_prompt_goes_on_where_a_leaf_ends(lab: LabUnderTest) -> None:
     desk.holds("insert of abc", want, "all of it is known")
 
 
-@points(3, "insert", after="test_4_a_prompt_enters_an_empty_tree")
+@points(3, "insert", rule=6, after="test_4_a_prompt_enters_an_empty_tree")
 def test_6_a_run_is_cut_where_two_prompts_part(lab: LabUnderTest) -> None:
-    """`abxy` parts from `abcd` in the middle of a run, and what was below the run stays below its end."""
+    """`abxy` differs from `abcd` in the middle of a run. The nodes below the run stay below its end."""
     desk = Desk(lab, nodes=[("", "abcd", [[1], [2], [3], [4]]), ("abcd", "e", [[5]]), ("abcd", "f", [[6]])])
     desk.insert("abxy", [1, 2, 8, 9])
     want = {"a": [1], "ab": [2], "abc": [3], "abcd": [4], "abcde": [5], "abcdf": [6], "abx": [8], "abxy": [9]}
     desk.holds("insert of abxy", want, "e and f follow abcd, as before")
 
 
-@points(2, "insert", after="test_4_a_prompt_enters_an_empty_tree")
+@points(2, "insert", rule=5, after="test_4_a_prompt_enters_an_empty_tree")
 def test_7_another_block_with_the_same_content_is_a_twin(lab: LabUnderTest) -> None:
-    """The last block of a known prompt is computed again: block 9 holds what 4 holds."""
+    """The last block of a cached prompt is computed again: block 9 has the content of block 4."""
     desk = Desk(lab, nodes=FORK)
     desk.insert("abcd", [1, 2, 3, 9])
     desk.holds(
@@ -95,7 +94,7 @@ def test_7_another_block_with_the_same_content_is_a_twin(lab: LabUnderTest) -> N
     )
 
 
-@points(3, "remove", why="an evicted block is no longer found, and all others are")
+@points(3, "remove", rule=8)
 def test_8_a_tail_goes_and_a_node_with_it(lab: LabUnderTest) -> None:
     """y is removed from `abxy`, then x. Their node is removed with x."""
     desk = Desk(lab, nodes=FORK)
@@ -106,9 +105,9 @@ def test_8_a_tail_goes_and_a_node_with_it(lab: LabUnderTest) -> None:
     desk.holds("removing 5", {"a": [1], "ab": [2], "abc": [3], "abcd": [4]}, "a node without a run is removed")
 
 
-@points(2, "remove", after="test_8_a_tail_goes_and_a_node_with_it")
+@points(2, "remove", rule=8, after="test_8_a_tail_goes_and_a_node_with_it")
 def test_9_a_twin_stays(lab: LabUnderTest) -> None:
-    """2 and 7 hold one content, in the middle of a run: one can be removed, since the other is still before 3."""
+    """2 and 7 have one content, in the middle of a run: one can be removed, because the other is still before 3."""
     desk = Desk(lab, nodes=[("", "abc", [[1], [2, 7], [3]])])
     came = desk.remove(2)
     lab.expect("what came of removing block 2, a twin", InWords("nothing raised"), came, "7 holds the same")
@@ -118,24 +117,24 @@ def test_9_a_twin_stays(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "match", stage="adversary", after="test_1_a_prompt_is_followed_to_its_end")
+@points(1, "match", rule=3, stage="adversary", after="test_1_a_prompt_is_followed_to_its_end")
 def test_of_twins_the_oldest_is_found(lab: LabUnderTest) -> None:
-    """5 and 4 are the oldest at their places, whatever the other ids are."""
+    """`match` returns 5 and 4, the oldest at their places."""
     desk = Desk(lab, nodes=[("", "ab", [[5, 9, 2], [4, 1, 8]])])
     desk.finds("ab", [5, 4], "all requests share the oldest, so the others can be evicted")
 
 
-@points(1, "match", stage="adversary", after="test_3_only_whole_blocks_are_found")
+@points(1, "match", rule=2, stage="adversary", after="test_3_only_whole_blocks_are_found")
 def test_the_same_block_after_another_beginning_is_another_place(lab: LabUnderTest) -> None:
-    """`cd` follows `ab` and also begins a prompt. These are two blocks with different KV."""
+    """`cd` follows `ab`, and another `cd` begins a prompt. These are two blocks with different KV."""
     desk = Desk(lab, 2, [("", "abcd", [[1], [2]]), ("", "cd", [[3]])])
     desk.finds("cdab", [3], "after cd nothing is cached: 1 holds ab at the start of a prompt")
     desk.finds("abcdcd", [1, 2])
 
 
-@points(2, "insert", stage="adversary", after="test_6_a_run_is_cut_where_two_prompts_part")
+@points(2, "insert", rule=7, stage="adversary", after="test_6_a_run_is_cut_where_two_prompts_part")
 def test_a_prompt_costs_two_nodes_at_most(lab: LabUnderTest) -> None:
-    """Twenty prompts of sixty blocks: a tree of single blocks would have hundreds of nodes."""
+    """Twenty prompts of sixty blocks add at most forty nodes."""
     desk, rng, next_id = Desk(lab), random.Random(4), 1
     for number in range(1, 21):
         prompt = [rng.randrange(1, 3) for _ in range(60)]
@@ -149,7 +148,7 @@ def test_a_prompt_costs_two_nodes_at_most(lab: LabUnderTest) -> None:
         lab.expect("nodes of the tree", few, got, "a run may hold many blocks; a node is for a fork")
 
 
-@points(1, "insert", stage="adversary", after="test_7_another_block_with_the_same_content_is_a_twin")
+@points(1, "insert", rule=5, stage="adversary", after="test_7_another_block_with_the_same_content_is_a_twin")
 def test_a_known_id_is_entered_once_even_behind_a_twin(lab: LabUnderTest) -> None:
     """7 is the younger twin of 2, and a longer prompt with 7 is inserted, then one with 2."""
     desk = Desk(lab, nodes=[("", "ab", [[1], [2, 7]])])
@@ -160,9 +159,9 @@ def test_a_known_id_is_entered_once_even_behind_a_twin(lab: LabUnderTest) -> Non
     desk.holds("insert of abq in blocks 1, 2, 5", want, "2 stands there already, in front of 7")
 
 
-@points(3, "remove", stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")
+@points(3, "remove", rule=9, stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")
 def test_what_has_something_behind_it_stays(lab: LabUnderTest) -> None:
-    """In the middle of a run, at the end of one with children, and a block that is not there."""
+    """A block in the middle of a run, one at its end with children, and an unknown block cannot be removed."""
     desk = Desk(lab, nodes=FORK)
     want = desk.seen()
     raised = InWords("ValueError raised")
@@ -172,7 +171,7 @@ def test_what_has_something_behind_it_stays(lab: LabUnderTest) -> None:
         desk.holds(f"a refusal to remove {block_id}", want, "after an error the tree is unchanged")
 
 
-@points(1, "remove", stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")
+@points(1, "remove", rule=8, stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")
 def test_what_went_can_come_again(lab: LabUnderTest) -> None:
     """A leaf is removed block by block. The same prompt is inserted with other blocks, then one that forks earlier."""
     desk = Desk(lab, nodes=FORK)
@@ -187,16 +186,16 @@ def test_what_went_can_come_again(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, "remove", stage="property", after="test_9_a_twin_stays")
+@points(1, "remove", rule=1, stage="property", after="test_9_a_twin_stays")
 def test_random_lives_find_what_the_chain_finds(lab: LabUnderTest) -> None:
-    """Forty random lives in a pool of twelve blocks: what the engine's chain of hashes finds, the tree finds."""
+    """In forty random lives of a pool of 13 blocks, the null block included, the tree finds what the chain finds."""
     for seed in seeds(40):
         life = random_life(random.Random(seed), 24, {COMES: 0.6, LEAVES: 0.4}, max_tail=5)
         check_life(lab, partial(play, lab, 1 + seed % 3), life, f"in the life of seed {seed}")
 
 
 def play(lab: LabUnderTest, block_size: int, life: list[Step]) -> None:
-    """Play the steps on the engine, tell the tree what was evicted and entered, and look each prompt up in both."""
+    """Play the steps on the engine, repeat its evictions and entries in the tree, and compare each lookup."""
     desk, engine = Desk(lab, block_size), Engine(13, block_size)
     for step in life:
         if step.verb == LEAVES:
@@ -212,4 +211,4 @@ def play(lab: LabUnderTest, block_size: int, life: list[Step]) -> None:
         for block_id in evicted:
             lab.remove(desk.tree, block_id)
         lab.insert(desk.tree, prompt[: len(table) * block_size], table)
-        lab.expect(f"faults of the tree's form after {step}", [], desk.tree.faults())
+        lab.expect(f"faults of the tree's form after {step}", [], desk.tree.faults(), rule=10)

@@ -1,8 +1,8 @@
-"""What lab-04 needs: hashes shown as letters, hash functions that count, random crowds of requests with a naive model.
+"""Helpers of lab-04: hashes shown as letters, hash functions that count, random crowds of requests with a naive model.
 
-A test reads nothing off a block hash but whether it equals another: so hashes are shown as letters, in the order in
-which they are met. Reading order: `Letters` and `Meter`, the calls of the learner's functions, then the crowds of
-requests (`content` is the model), and last what another process makes.
+A test only compares block hashes, so they are shown as letters, in the order in which they occur. Reading order:
+`Letters` and `Meter`, the calls of the learner's functions, then the crowds of requests (`content` is the model), and
+last the hashes that another process computes.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def sha512(data: bytes) -> bytes:
 
 
 def sixteen_bits(data: bytes) -> bytes:
-    """Return the first 2 bytes of SHA-256: as good, but for its width. There are 65,536 hashes in all."""
+    """Return the first 2 bytes of SHA-256. There are 65,536 such hashes in all."""
     return hashlib.sha256(data).digest()[:2]
 
 
@@ -39,7 +39,7 @@ PARENT = sha256(b"the hash of the block before")
 
 
 class Letters:
-    """Shows hashes as letters, in the order in which they are met: lists of them become readable and comparable."""
+    """Shows hashes as letters, in the order in which they occur."""
 
     def __init__(self) -> None:
         self.letter_of: dict[object, str] = {}
@@ -50,7 +50,7 @@ class Letters:
 
 
 class Meter:
-    """A hash function that remembers what it returned, and how many bytes it was given."""
+    """A hash function that records its results and the sizes of its inputs."""
 
     def __init__(self, function: HashFunction) -> None:
         self.function = function
@@ -58,13 +58,13 @@ class Meter:
         self.sizes: list[int] = []
 
     def __call__(self, data: bytes) -> bytes:
-        """Return the hash of these bytes, and remember both."""
+        """Return the hash of these bytes, and record it and their number."""
         self.sizes.append(len(data))
         self.returned.append(self.function(data))
         return self.returned[-1]
 
     def calls(self, work: Callable[[], object]) -> int:
-        """Do the work; return how often it called the hash function."""
+        """Return how often this work calls the hash function."""
         before = len(self.returned)
         work()
         return len(self.returned) - before
@@ -82,9 +82,9 @@ def hash_block(lab: LabUnderTest, function: HashFunction, parent: bytes, tokens:
     return checked(lab, "hash", lab.hash_block_tokens(function, parent, tokens, *extra))
 
 
-def expect_hashes(lab: LabUnderTest, what: str, want: str, got: Sequence[object], why: str = "") -> None:
-    """Compare hashes, given as letters: which of them are equal is all that counts."""
-    lab.expect(f"{what} (one letter, one hash)", list(want), got, why)
+def expect_hashes(lab: LabUnderTest, what: str, want: str, got: Sequence[object], why: str = "", rule: int = 0) -> None:
+    """Compare hashes, given as letters: only which of them are equal counts."""
+    lab.expect(f"{what} (one letter, one hash)", list(want), got, why, rule)
 
 
 def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Hasher:
@@ -98,10 +98,10 @@ def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Hasher:
         hashes = hasher(of)
         if type(hashes) is not list or any(type(one) is not bytes for one in hashes):
             got = hashes if type(hashes) is list else InWords(type(hashes).__name__)
-            lab.fail("what the hasher returned", "a list of hashes, each of them bytes", got)
+            lab.fail("what the hasher returned", "a list of hashes, each of them bytes", got, rule=9)
         if of.block_hashes != before:
             want = "as before: the request itself appends what the hasher returns"
-            lab.fail("the request's block_hashes after a call of the hasher", want, InWords("changed"))
+            lab.fail("the request's block_hashes after a call of the hasher", want, InWords("changed"), rule=9)
         return hashes
 
     return call_hasher
@@ -113,17 +113,17 @@ def request(hasher: Hasher, token_ids: Sequence[int], *, request_id: str = "A", 
 
 
 def call(function: str, *arguments: object) -> str:
-    """Return the call as it is written."""
+    """Return the source text of the call."""
     return f"{function}({', '.join(map(ascii, arguments))})"
 
 
 def expect_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
-    """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
+    """Fail for the first two calls that returned the same bytes, or for one that did not return bytes."""
     all_different(lab, [(call, checked(lab, call, value)) for call, value in found.items()])
 
 
 def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
-    """Return the first two one-block prompts that share a hash; fail if all of 2,000 differ, which is beyond luck."""
+    """Return the first two one-block prompts that share a hash. Fail if all of 2,000 differ."""
     seen: dict[bytes, list[int]] = {}
     tokens = [0, 1, 2, 3]
     while (other := seen.setdefault(hash_block(lab, function, PARENT, tokens), tokens)) is tokens:
@@ -150,13 +150,13 @@ OPTIONS: dict[str, dict[str, Sequence[Any]]] = {
 
 
 def random_crowd(rng: random.Random) -> list[Step]:
-    """Return some requests over few tokens, salts, adapters and images, so that much is nearly the same."""
+    """Return requests over few tokens, salts, adapters and images, so that many of them are similar."""
     stems = ((1, 1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1, 2))
     return random_life(rng, 12, {COMES: 0.6, GROWS: 0.4}, stems=stems, max_tail=2, options=OPTIONS)
 
 
 def arriving(step: Step, hashers: Sequence[Hasher]) -> Request:
-    """Return the request that comes, with the hasher of its epoch."""
+    """Return the request of this step, with the hasher of its epoch."""
     lora, image = step.options["adapter"], step.options["image"]
     return request(
         hashers[step.options["epoch"]],
@@ -169,7 +169,7 @@ def arriving(step: Step, hashers: Sequence[Hasher]) -> Request:
 
 
 def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
-    """Play the crowd's steps on the learner's code; fail at the first difference from the model."""
+    """Play the crowd's steps on the learner's code, and fail at the first difference from the model."""
     block_size = 2
     hashers = [make_hasher(lab, block_size, sha256, "", epoch) for epoch in (0, 1)]
     requests: dict[str, Request] = {}
@@ -197,7 +197,7 @@ def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
 
 
 def content(arrival: Step, token_ids: Sequence[int]) -> Hashable:
-    """Return what decides the KV of the last of these tokens, in full: for each position its token and its pixel."""
+    """Return everything that decides the KV of the last of these tokens: the token and pixel of each position."""
     positions: list[Any] = []
     for position, token in enumerate(token_ids):
         pixel = None
@@ -210,7 +210,7 @@ def content(arrival: Step, token_ids: Sequence[int]) -> Hashable:
 
 
 def some_hashes(code: Any) -> list[Any]:
-    """Return hashes made with the functions of `code`: part by part, then with all that can be in a block hash."""
+    """Return hashes made with the functions of `code`: first of single parts, then of a request with all of them."""
     root = code.root_block_hash(sha256, "salt", "model", 1)
     block = code.hash_block_tokens(sha256, bytes(32), [1, 2, 3, 4])
     adapted = code.hash_block_tokens(sha256, bytes(32), [1, 2, 3, 4], [("lora", "sql", "/7")])

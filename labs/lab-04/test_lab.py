@@ -1,7 +1,7 @@
-"""lab-04: the block hash, what a prefix is found by. Read the numbered tests in order: they say what goes into it.
+"""lab-04: the block hash, what a prefix is found by. Read the numbered tests in order: they show what goes into it.
 
-No test looks at the bytes that you hash. Names are shown as letters, in the order in which a test meets them: one
-letter, one hash. Only the key of the index, in test 12, is fixed to the byte.
+No test looks at the bytes that you hash. Hashes are shown as letters: one letter, one hash. Only the key of the index,
+in test 12, is fixed to the byte.
 """
 
 import array
@@ -41,15 +41,15 @@ from .helpers import (
 )
 
 BLOCK_SIZE = 4
-SAME_VALUES = "equal values must give equal bytes: two requests never pass the same object, but they must share blocks"
+SAME_VALUES = "equal values must give equal bytes: two requests never pass the same object, but share blocks"
 
 
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "hash_block_tokens", why="a block hash is the whole digest: a shorter one collides sooner")
+@points(3, "hash_block_tokens", rule=4)
 def test_1_a_full_block_has_a_hash(lab: LabUnderTest) -> None:
-    """A digest as wide as its hash function makes it; the same block gets the same one, another block another."""
+    """A hash has the width of its hash function. Equal blocks have equal hashes, different blocks different ones."""
     for function, width in ((sha256, 32), (sha512, 64)):
         meter = Meter(function)
         found = hash_block(lab, meter, PARENT, [1, 2, 3, 4])
@@ -60,12 +60,12 @@ def test_1_a_full_block_has_a_hash(lab: LabUnderTest) -> None:
             lab.fail("the hash", f"what {function.__name__} returned", InWords("other bytes of the same length"))
     blocks = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5], [4, 3, 2, 1]]
     hashes = [hash_block(lab, sha256, PARENT, block) for block in blocks]
-    expect_hashes(lab, f"hashes of {blocks}", "aabc", Letters()(hashes), why="equal hashes only for equal blocks")
+    expect_hashes(lab, f"hashes of {blocks}", "aabc", Letters()(hashes), rule=5)
 
 
-@points(3, "hash_block_tokens", why="KV depends on all that came before; so a hash is made from the parent's")
+@points(3, "hash_block_tokens", rule=5)
 def test_2_same_block_after_another_prefix_has_another_hash(lab: LabUnderTest) -> None:
-    """5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone: the same tokens, three different contexts, three hashes."""
+    """5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone: the same tokens have three hashes."""
     after_1234 = hash_block(lab, sha256, PARENT, [1, 2, 3, 4])
     after_0000 = hash_block(lab, sha256, PARENT, [0, 0, 0, 0])
     hashes = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in (after_1234, after_0000, PARENT)]
@@ -75,9 +75,9 @@ def test_2_same_block_after_another_prefix_has_another_hash(lab: LabUnderTest) -
     expect_hashes(lab, "hashes after three parents that differ in their first or last byte", "abc", Letters()(hashes))
 
 
-@points(3, "get_request_block_hasher", why="a block is hashed when it is full; until then it has no hash")
+@points(3, "get_request_block_hasher", rule=9)
 def test_3_only_full_blocks_have_hashes(lab: LabUnderTest) -> None:
-    """One token less than a block, a block, one token more; blocks of 1, 3, 4 and 16 tokens."""
+    """One token less than a block, a block, one token more, in blocks of 1, 3, 4 and 16 tokens."""
     for block_size in (1, 3, 4, 16):
         hasher = make_hasher(lab, block_size)
         lengths = [k * block_size + d for k in (1, 3) for d in (-1, 0, 1) if k * block_size + d > 0]
@@ -88,9 +88,9 @@ def test_3_only_full_blocks_have_hashes(lab: LabUnderTest) -> None:
         )
 
 
-@points(4, "get_request_block_hasher", why="a request that decodes for an hour hashes each of its blocks once")
+@points(4, "get_request_block_hasher", rule=11, why="each block is hashed once, when it becomes full")
 def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> None:
-    """10 tokens, then 9 one by one, then 9 at once. Predict the calls of the hash function before you look."""
+    """10 tokens, then 9 one by one, then 9 at once. Predict the number of calls of the hash function."""
     meter = Meter(sha256)
     grown = request(make_hasher(lab, BLOCK_SIZE, meter), list(range(10)))
     if len(meter.returned) not in (2, 3):
@@ -99,7 +99,7 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
     at_once = meter.calls(partial(grown.append_output_token_ids, *range(19, 28)))
     hasher = make_hasher(lab, BLOCK_SIZE, meter)
     short = [meter.calls(partial(request, hasher, list(range(length)))) for length in (1, 2, 3)]
-    nothing = "no block has become full, and the root alone is looked up by no one"
+    nothing = "no block has become full"
     what = "calls of the hash function for"
     once = "a block costs one call, when it becomes full; its parent's hash is there already"
     rows: list[tuple[str, object, object, str]] = [
@@ -110,9 +110,9 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
     lab.expect_all(rows)
     letters = Letters()
     prompt = letters(request(make_hasher(lab, BLOCK_SIZE), list(range(28))).block_hashes)
-    expect_hashes(lab, "hashes of a request that came with all 28 tokens", "abcdefg", prompt)
-    why = "whether a token was in the prompt or was generated changes no hash"
-    expect_hashes(lab, "hashes of the one that grew to the same 28 tokens", "abcdefg", letters(grown.block_hashes), why)
+    expect_hashes(lab, "hashes of a request that came with all 28 tokens", "abcdefg", prompt, rule=10)
+    found = letters(grown.block_hashes)
+    expect_hashes(lab, "hashes of the one that grew to the same 28 tokens", "abcdefg", found, rule=10)
     meter = Meter(sha256)
     request(make_hasher(lab, BLOCK_SIZE, meter), [7] * 400)
     if meter.sizes[-1] > 2 * meter.sizes[-99]:
@@ -120,7 +120,7 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
         lab.fail("bytes hashed for the 100th block", "as many as for the 2nd", InWords("more than twice as many"), why)
 
 
-@points(3, "frame", why="the bytes must show how many fields there were, and where each ends")
+@points(3, "frame", rule=1)
 def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
     """ "ab" and "c" are not "a" and "bc", and no field is not an empty one."""
     fields: list[tuple[bytes, ...]] = [
@@ -132,9 +132,9 @@ def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
     expect_hashes(lab, "frame of b'ab' twice, and of b'ab' and its copy", "aa", Letters()(same), SAME_VALUES)
 
 
-@points(3, "encode_extra_keys", why="extra keys that differ in number, order, value or type give different bytes")
+@points(3, "encode_extra_keys", rule=2)
 def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
-    """The text "1" is not the number 1, one fact with two values is not two facts, an adapter is not a salt."""
+    """The text "1" is not the number 1. One fact with two values is not two facts. An adapter is not a salt."""
     keys: list[list[tuple[str | int, ...]]] = [
         [], [()], [("",)], [("", "")], [("",), ("",)],
         [("a", "b")], [("b", "a")], [("a",), ("b",)], [("b",), ("a",)], [("ab",)], [("a",)], [("a",), ()],
@@ -150,9 +150,9 @@ def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
     expect_hashes(lab, "bytes of 'sql' twice, and of 'sql' and its copy", "aa", Letters()(same), SAME_VALUES)
 
 
-@points(2, "hash_block_tokens", why="the same tokens under other weights or another image are other KV")
+@points(2, "hash_block_tokens", rule=5, why="other weights or another image are other KV")
 def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
-    """Same parent, same tokens: the adapter and the image make the difference."""
+    """With one parent and the same tokens, another adapter or another image gives another hash."""
     keys: list[list[tuple[str | int, ...]]] = [
         [],
         [("lora", "sql", "/7")],
@@ -169,9 +169,9 @@ def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
     expect_hashes(lab, "hashes of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
 
 
-@points(4, "generate_block_hash_extra_keys", why="an adapter counts in every block, an image in those that it covers")
+@points(4, "generate_block_hash_extra_keys", rule=8, why="an adapter is in every block, an image in some")
 def test_8_what_else_decides_a_block(lab: LabUnderTest) -> None:
-    """An adapter, a cat over the first two blocks, a dog in the third.
+    """An adapter is in each block, an image only in the blocks that it covers.
 
     tokens    0 1 2 3 | 4 5 6 7 | 8 9 10 11 | 12 13 14 15
     images        c c   c c       d d  d  d
@@ -190,9 +190,9 @@ def test_8_what_else_decides_a_block(lab: LabUnderTest) -> None:
         lab.expect(f"extra keys of the tokens {start} to {end - 1} with an adapter", [adapter, *keys], got)
 
 
-@points(3, "root_block_hash", why="the root is in all hashes after it, so the whole namespace must be in the root")
+@points(3, "root_block_hash", rule=7, why="the root is in all hashes after it")
 def test_9_each_namespace_has_a_root_of_its_own(lab: LabUnderTest) -> None:
-    """Salt, model and epoch, each of which may look like one of the others."""
+    """Similar salts, models and epochs have different roots."""
     hashes = {}
     for salt, model, epoch in itertools.product((None, "", "0", "m", "ma"), ("", "0", "m", "am"), (0, 1, 10)):
         root = lab.root_block_hash(sha256, salt, model, epoch)
@@ -203,9 +203,9 @@ def test_9_each_namespace_has_a_root_of_its_own(lab: LabUnderTest) -> None:
     expect_hashes(lab, "roots of one namespace, asked for twice", "aa", Letters()(again))
 
 
-@points(3, "get_request_block_hasher", why="all that decides the KV of a block is in its hash, and nothing else is")
+@points(3, "get_request_block_hasher", rule=10, why="a fact left out shares a block by mistake")
 def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
-    """One prompt of three blocks in many circumstances. Which hashes are shared?"""
+    """One prompt of three blocks, with several salts, adapters, images and models. Which hashes are equal?"""
     letters = Letters()
     rows: list[tuple[str, object, object, str]] = []
 
@@ -231,9 +231,9 @@ def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(2, "get_request_block_hasher", why="all processes must get equal hashes; begin with the first that differs")
+@points(2, "get_request_block_hasher", rule=6, why="begin with the first that differs")
 def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
-    """Python mixes a new random number into its own hash in each process; a block hash must do without."""
+    """Python's own hash has a random seed in each process. A block hash must have none."""
     letters = Letters()
     here = letters(some_hashes(lab))
     expect_hashes(
@@ -245,9 +245,9 @@ def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
     expect_hashes(lab, what, "abcde", letters(in_another_process(lab, some_hashes)))
 
 
-@points(2, "make_block_hash_with_group_id", why="one prefix has other KV in each group of layers")
+@points(2, "make_block_hash_with_group_id", rule=12)
 def test_12_each_group_has_a_key_of_its_own(lab: LabUnderTest) -> None:
-    """The hash, then the group in 4 bytes; the engine can take it apart again."""
+    """The key is the hash, then the group in 4 bytes. The engine can split it again."""
     for group_id, tail in ((0, b"\0\0\0\0"), (1, b"\0\0\0\1"), (258, b"\0\0\1\2")):
         key = lab.make_block_hash_with_group_id(b"hash", group_id)
         lab.expect(f"key of b'hash' in group {group_id}", b"hash" + tail, key, why="4 bytes, big-endian, as in vLLM")
@@ -258,9 +258,9 @@ def test_12_each_group_has_a_key_of_its_own(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "hash_block_tokens", stage="adversary", why="all tokens have one width, enough for every vocabulary")
+@points(2, "hash_block_tokens", rule=5, stage="adversary", why="give all tokens one width")
 def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
-    """65 is not 321, and 1, 11 is not 11, 1: vocabularies have more than 256 words, and more than 65,536."""
+    """65 and 321 have different hashes, and so have 1, 11 and 11, 1: a token needs more than one byte or two."""
     blocks = [
         [65, 1], [321, 1], [65 + 2**16, 1], [65 + 2**24, 1], [1, 11], [11, 1], [111, 0], [11, 10],
         [258, 1, 1, 1], [2, 257, 1, 1], [513, 1], [1, 513], [1, 2, 1],
@@ -269,9 +269,9 @@ def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
     expect_different(lab, {f"hash of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are fields, to be framed apart")
+@points(1, "hash_block_tokens", rule=5, stage="adversary", why="frame them apart")
 def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
-    """A request without an adapter chooses tokens whose bytes are an adapter's, before a block or after it."""
+    """Tokens whose bytes are those of an adapter, before a block or after it, do not give the adapter's hash."""
     tokens = [5, 6, 7, 8]
     for padding in range(4):
         adapter = [("lora", "x" * padding, "/7")]
@@ -286,9 +286,9 @@ def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
                     expect_hashes(lab, what, "ab", Letters()(hashes))
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="a block hash depends on values, not on Python's types")
+@points(1, "hash_block_tokens", rule=6, stage="adversary")
 def test_hashes_depend_on_values_only(lab: LabUnderTest) -> None:
-    """A list, a tuple, an array, integers that print themselves as NumPy's do; keys with one text, once copied."""
+    """Tokens in a list, a tuple, an array or as NumPy-like integers have one hash, and so have equal texts."""
 
     class NumPyLike(int):
         def __repr__(self) -> str:
@@ -305,9 +305,9 @@ def test_hashes_depend_on_values_only(lab: LabUnderTest) -> None:
     expect_hashes(lab, "hashes with the key 'sql' twice, and 'sql' and its copy", "aa", Letters()(hashes), SAME_VALUES)
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="the recipe sets the order of the bytes, not the machine")
+@points(1, "hash_block_tokens", rule=6, stage="adversary", why="the recipe sets the byte order")
 def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same code where `sys.byteorder` is the other one, and `struct.pack` follows it unless told."""
+    """The hash is the same where `sys.byteorder` and the default of `struct.pack` are the other byte order."""
     hashes = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
     other, mark = ("big", ">") if sys.byteorder == "little" else ("little", "<")
     pack = struct.pack
@@ -323,13 +323,13 @@ def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch
     expect_hashes(lab, "hashes of a block on a little-endian and on a big-endian machine", "aa", Letters()(hashes))
 
 
-@points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes the hash, no other")
+@points(2, "hash_block_tokens", rule=4, stage="adversary", why="the given function makes the hash")
 def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     """Of some hundreds of prompts, two share a 16-bit hash. Comparing a block's own tokens does not detect it.
 
-    An index that compares each block's own tokens before it trusts a hash. P comes, and S = 5 6 7 8 after it. Q
-    comes, whose hash is P's: its tokens differ, so it is computed, and the index finds Q under that hash from then on.
-    At last comes Q with S after it.
+    An index compares each block's own tokens before it trusts a hash. P and S = 5 6 7 8 after it are computed. Then Q,
+    which has P's hash, is looked up: its tokens differ, so it is computed, and the index has Q under that hash from
+    then on. Last, Q with S after it is looked up.
     """
     p, q = first_collision(lab, sixteen_bits)
     s = [5, 6, 7, 8]
@@ -349,9 +349,9 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     )
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="a hash depends on the order and the number of the blocks")
+@points(1, "hash_block_tokens", rule=5, stage="adversary", why="the order of blocks counts")
 def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
-    """A B C, B A C, C alone, A A C: mixing a block into the hash must not commute, nor undo itself."""
+    """A B C, B A C, C alone and A A C have four last hashes."""
     a, b, c = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
     hashes = []
     for chain in ([a, b, c], [b, a, c], [c], [a, a, c], [a, b, c]):
@@ -362,9 +362,9 @@ def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
     expect_hashes(lab, "last hashes of A B C, B A C, C, A A C, A B C", "abcda", Letters()(hashes))
 
 
-@points(1, "frame", stage="adversary", why="a field may contain any bytes, also those that you use to separate fields")
+@points(1, "frame", rule=1, stage="adversary", why="a field may contain any bytes")
 def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
-    """Long fields, separators, lengths in digits, and a field that is itself a frame."""
+    """Long fields, separators, lengths in digits, and a field that is itself a frame are all different."""
     framed = checked(lab, "what frame returned", lab.frame(b"a", b"b"))
     half = framed[: len(framed) // 2]
     long = checked(lab, "what frame returned", lab.frame(b"y" * 255))
@@ -384,9 +384,9 @@ def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
     expect_different(lab, {label: lab.frame(*some) for label, some in fields.items()})
 
 
-@points(1, "encode_extra_keys", stage="adversary", why="clients choose texts: each list of values has its own bytes")
+@points(1, "encode_extra_keys", rule=3, stage="adversary", why="clients choose texts")
 def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
-    """Texts that UTF-8 refuses, accents in two spellings, quotes; numbers below zero and beyond 64 bits."""
+    """Texts that UTF-8 refuses, accents in two spellings, quotes, numbers below zero and beyond 64 bits all differ."""
     texts = [
         "", "?", "\ufffd", "\ud800", "\udc00", "\\ud800", "\U00010000", "\ud800\udc00", "é", "e\u0301", '"', "',", "0",
     ]  # fmt: skip
@@ -399,9 +399,9 @@ def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
         expect_different(lab, {call("encode_extra_keys", [key]): lab.encode_extra_keys([key]) for key in some})
 
 
-@points(1, "generate_block_hash_extra_keys", stage="adversary", why="an image is its whole identifier, and its place")
+@points(1, "generate_block_hash_extra_keys", rule=8, stage="adversary")
 def test_images_of_any_size_and_place(lab: LabUnderTest) -> None:
-    """All small images in all small blocks, with identifiers that begin or end alike."""
+    """All small images in all small blocks. Their identifiers begin and end alike."""
     ids = ["c0ffee" * 8 + "0000" + "beef" * 4, "c0ffee" * 8 + "1111" + "beef" * 4]
     for start, size, offset, length in itertools.product((0, 3, 4), (1, 3, 4), range(10), (1, 2, 9)):
         images = [MultiModalFeature(ids[0], offset, length), MultiModalFeature(ids[1], offset + length, 2)]
@@ -416,9 +416,9 @@ def test_images_of_any_size_and_place(lab: LabUnderTest) -> None:
         lab.expect(what, want, lab.generate_block_hash_extra_keys(a, start, start + size))
 
 
-@points(1, "get_request_block_hasher", stage="adversary", why="a hasher reads its state from the request")
+@points(1, "get_request_block_hasher", rule=10, stage="adversary", why="a hasher reads its state from the request")
 def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
-    """A and B grow in turns; C is made with A's first two hashes."""
+    """A and B grow in turns. C is made with A's first two hashes."""
     letters = Letters()
     hasher = make_hasher(lab, BLOCK_SIZE)
     a, b = request(hasher, [1] * 5), request(hasher, [2] * 5)
@@ -439,12 +439,13 @@ def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
 @points(
     3,
     "get_request_block_hasher",
+    rule=10,
     stage="property",
     after="test_3_only_full_blocks_have_hashes",
-    why="two block hashes are equal exactly if `content`, in helpers.py, is",
+    why="see `content`",
 )
 def test_random_requests_share_exactly_what_they_may(lab: LabUnderTest) -> None:
-    """Forty small crowds of requests: two blocks have one hash if, and only if, a naive description is the same."""
+    """In forty small random crowds of requests, two blocks have one hash exactly if their content is the same."""
     for seed in seeds(40):
         check_life(
             lab, partial(play, lab), random_crowd(random.Random(seed)), f"in the crowd of seed {seed}, shortened to"

@@ -7,7 +7,7 @@ Run it from the repository's root:
 
 Each function gets `make_cache`, which makes a cache. Its requests are admitted by a `prefill` of an unknown kind:
 
-    cache = make_cache(6, 4)              # six blocks of four tokens, all free
+    cache = make_cache(6, 4)              # six blocks of four tokens can be used, and all are free
     cache.prefill(range(8), "A")          # admits A. Returns the tokens that were found, or None: no room
     cache.computed("A")                   # the tokens of A that are computed
     cache.table("A")                      # the ids of A's blocks

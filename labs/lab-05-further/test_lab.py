@@ -66,6 +66,10 @@ def test_5_a_shared_block_stays_with_its_other_holder(lab: LabUnderTest) -> None
     desk.leave("A")
     why = "block 1 is still C's; 3 and 2 were A's alone by now"
     desk.sees("give_back of [1, 2, 3]", queue=[5, 4, 3, 2], counts=[1, 0, 0, 0, 0], index=index, why=why)
+    twins = Desk(lab, 3, {"A": [1, 2], "B": [3, 2]}, {3: "a", 1: "a", 2: "ab"})
+    twins.leave("A")
+    why = "2 is also B's; 1 has a twin, which B's table contains in its place"
+    twins.sees("give_back of [1, 2]", queue=[1], counts=[0, 1, 1], index={"a": [3, 1], "ab": [2]}, why=why)
 
 
 @points(2, "admit", rule=7, why="a block in use can be shared: it costs a reference and no free block")
@@ -129,13 +133,13 @@ def test_8_the_queue_after_each_step(lab: LabUnderTest) -> None:
 
 @points(1, "take", rule=2, stage="adversary", after="test_2_nothing_leads_to_a_block_that_is_written_anew")
 def test_a_twin_can_still_be_found(lab: LabUnderTest) -> None:
-    """Blocks 1, 2 and 3 all hold "a". They are handed out one by one, the oldest neither first nor last."""
-    desk = Desk(lab, 4, {}, {1: "a", 2: "a", 3: "a"}, queue=[2, 1, 3, 4])
-    for block_id, bearers in ((2, [1, 3]), (1, [3]), (3, [])):
+    """Blocks 3, 1 and 2 all hold "a", 3 for the longest time, and block 4 holds "ab". The twins are handed out."""
+    desk = Desk(lab, 4, {}, {3: "a", 1: "a", 2: "a", 4: "ab"}, queue=[2, 1, 3, 4])
+    for block_id, bearers in ((2, [3, 1]), (1, [3]), (3, [])):
         taken = lab.take(desk.pool, 1)
-        queue = [each for each in (1, 3, 4) if each in [*bearers, 4]]
+        queue = [*reversed(bearers), 4]
         counts = [int(each not in queue) for each in range(1, 5)]
-        index = {"a": bearers} if bearers else {}
+        index = {"a": bearers, "ab": [4]} if bearers else {"ab": [4]}
         why = "a hash leaves the index with its last block, and not before"
         what = f"take of block {block_id}, one of three twins"
         desk.sees(what, ([block_id], taken), queue=queue, counts=counts, index=index, why_index=why)
@@ -205,11 +209,11 @@ def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
 
 @points(1, "admit", rule=10, stage="adversary", after="test_6_a_block_that_is_held_is_shared")
 def test_of_twins_the_oldest_is_shared(lab: LabUnderTest) -> None:
-    """Blocks 3, 1 and 4 all hold "a", 3 for the longest time. A holds 1."""
-    desk = Desk(lab, 4, {"A": [1]}, {3: "a", 1: "a", 4: "a"}, queue=[2, 3, 4])
-    table = desk.admit("B", ["a"], 1)
-    why, index = "the oldest for all: requests share one block, and the others can be evicted", {"a": [3, 1, 4]}
-    desk.sees('admit of "a"', ([3], table), queue=[2, 4], counts=[1, 0, 1, 0], index=index, why=why)
+    """Blocks 3, 1 and 4 all hold "a", 3 for the longest time. A holds 1. The second block of B's table is new."""
+    desk = Desk(lab, 4, {"A": [1]}, {3: "a", 1: "a", 4: "a"}, queue=[4, 3, 2])
+    table = desk.admit("B", ["a"], 2)
+    why, index = "the oldest for all: requests share one block, and the others can be evicted", {"a": [3, 1]}
+    desk.sees('admit of "a?"', ([3, 4], table), queue=[2], counts=[1, 0, 1, 1], index=index, why=why)
 
 
 # The property -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the tests of lab-06 stand on: a cache with one method of the learner's, and a scheduler's steps."""
+"""Helpers of lab-06: a cache with one of the learner's methods, and the steps of a scheduler."""
 
 import random
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ OPTIONS: dict[str, Any] = {
     COMES: {"chunk": (2, 4, 20, 20), "lookahead": (0, 0, 0, 3)},
     RUNS: {"chunk": (1, 4, 9), "lookahead": (0, 0, 0, 2, 4), **DRAFTS},
 }
-"""What the steps of random lives are made of: see `random_life`."""
+"""The options of the steps of random lives: see `random_life`."""
 
 
 class SilencedGroup(FullAttentionManager):
@@ -60,7 +60,7 @@ class EnginesManager(KVCacheManager):
     """Runs the engine's versions of the lab's four methods. Two of them have other names there."""
 
     hashes_are_asked_for = False
-    """Whether `allocate` below calls the learner's `cache_blocks`, so that a mistake shows where it is made."""
+    """Whether `allocate` below calls the learner's `cache_blocks`, so that a failure names the right method."""
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
@@ -91,10 +91,10 @@ class EnginesManager(KVCacheManager):
 
 
 class NewBlocksChecked(KVCacheManager):
-    """Checks what the next class's `allocate_slots` returns, before the recorder has to live with it."""
+    """Checks the result of the next class's `allocate_slots` before the recorder uses it."""
 
     def allocate_slots(self, *args: Any, **options: Any) -> Any:
-        """Return the new blocks or `None`; anything else fails the test."""
+        """Return the new blocks or `None`. Anything else fails the test."""
         blocks: object = super().allocate_slots(*args, **options)
         if blocks is not None and not _are_new_blocks(blocks):
             want = "None, or KVCacheBlocks(([block, ...],)): a list for the one group"
@@ -113,7 +113,7 @@ def make_kv(
 
 
 def _are_new_blocks(value: object) -> bool:
-    """Return whether it is what `allocate_slots` should return: the blocks of one group."""
+    """Return whether this has the type of a result of `allocate_slots`: the blocks of one group."""
     return (
         isinstance(value, KVCacheBlocks)
         and isinstance(value.blocks, tuple)
@@ -123,7 +123,7 @@ def _are_new_blocks(value: object) -> bool:
 
 
 def need(kv: WatchedKVCacheManager, name: str, num_tokens: int, hit: Sequence[KVCacheBlock] = ()) -> int:
-    """Return how many free blocks the manager says it takes; asking must change nothing."""
+    """Return the manager's count of free blocks. The call must change nothing."""
     before = manager_state(kv.manager)
     got = kv.get_num_blocks_to_allocate(name, num_tokens, hit)
     after = manager_state(kv.manager)
@@ -159,7 +159,7 @@ def free(kv: WatchedKVCacheManager, request: Request) -> None:
 
 
 def grant(kv: WatchedKVCacheManager, request: Request, *args: Any, **options: Any) -> list[int]:
-    """Return the new blocks of an `allocate` for which there is room; a refusal is a failure."""
+    """Return the new blocks of an `allocate` for which there is room. A refusal fails the test."""
     new = allocate(kv, request, *args, **options)
     if new is None:
         what = f"new blocks for {request.request_id}"
@@ -168,7 +168,7 @@ def grant(kv: WatchedKVCacheManager, request: Request, *args: Any, **options: An
 
 
 def admit(kv: WatchedKVCacheManager, token_ids: Sequence[int], name: str) -> Request:
-    """Admit a request as a scheduler does: look it up, get slots for the rest, compute it all at once."""
+    """Admit a request as a scheduler does: look it up, get slots for the rest, compute it in one step."""
     request = kv.new_request(name, token_ids)
     hit, num_hit = kv.get_computed_blocks(request)
     grant(kv, request, len(token_ids) - num_hit, num_hit, hit)
@@ -177,7 +177,7 @@ def admit(kv: WatchedKVCacheManager, token_ids: Sequence[int], name: str) -> Req
 
 
 def decode(kv: WatchedKVCacheManager, request: Request) -> list[int]:
-    """Sample one token and compute it in the next step; return the new blocks of that step."""
+    """Sample one token and compute it in the next step. Return the new blocks of that step."""
     request.append_output_token_ids(7)
     new = grant(kv, request, 1)
     request.num_computed_tokens += 1
@@ -185,14 +185,14 @@ def decode(kv: WatchedKVCacheManager, request: Request) -> list[int]:
 
 
 def compare_lives(lab: LabUnderTest, learners: str) -> None:
-    """Compare forty lives with the model: prompts in chunks, drafts that are accepted and rejected, slots ahead."""
+    """Compare forty lives with the model: prompts in chunks, accepted and rejected drafts, lookahead slots."""
     for seed in seeds(40):
         life = random_life(random.Random(seed), 14, {COMES: 0.4, RUNS: 0.3, LEAVES: 0.3}, max_tail=5, options=OPTIONS)
         check_life(lab, partial(play, lab, learners), life, f"in the life of seed {seed}, blocks of 3")
 
 
 def play(lab: LabUnderTest, learners: str, life: list[Step]) -> None:
-    """Play the steps on the learner's code and on the model; a step that means nothing now is left out."""
+    """Play the steps on the learner's code and on the model. A step that is impossible now is skipped."""
     kv, model = make_kv(lab, learners, num_blocks=8, block_size=3), NaiveCache(num_blocks=8, block_size=3)
     requests: dict[str, Request] = {}
     tokens: dict[str, list[int]] = {}

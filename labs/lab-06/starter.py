@@ -20,17 +20,18 @@ from mini_kv.course import todo
 
 
 class KVCacheManager(engine.KVCacheManager):
-    """The engine's manager, with your hands on its block tables.
+    """The engine's manager. How its block tables grow and end is yours.
 
     Everything that you need to know is in three dicts, each with one entry for every admitted request, under its id:
 
     - `self.requests`           the request itself
     - `self.req_to_blocks`      its block table, a list: block number k holds tokens k * block_size and following
-    - `self.num_cached_block`   how many blocks of the table, from its head, are cached: entered in the index
+    - `self.num_cached_block`   how many blocks of the table, from its head, are cached (in the index)
 
     Beside these there are `self.block_size` and `self.block_pool`, which you call: `num_free_blocks`,
     `get_new_blocks(n)`, `touch(blocks)`, `free_blocks(blocks)`, `cache_full_blocks(...)`. Keep no state elsewhere: the
-    engine, the ledger of invariants and the drawings read these dicts. Do the work here; `super()` would do it for you.
+    engine, the ledger of invariants and the drawings read these dicts. Other bookkeeping of the engine, such as
+    `prefix_cache_stats`, is not yours. Do not call `super()`, which would do the work for you.
     """
 
     def __init__(self, kv_cache_config: KVCacheConfig, **options: Any) -> None:
@@ -45,12 +46,13 @@ class KVCacheManager(engine.KVCacheManager):
     ) -> int:
         """Return how many blocks leave the free queue until the request has slots for `num_tokens` tokens.
 
-        The blocks in its table are there already (it has none before it is admitted), and so are those of the hit that
-        it brings, `new_computed_blocks`. But who holds a block of the hit? Another request, or none, and then it is in
-        the free queue. Never negative: a table that is longer than needed gives nothing to others. Changes nothing.
+        The blocks in its table are there already (it has none before it is admitted), and so are those of its hit,
+        `new_computed_blocks`. But a block of the hit may be in no table, and then it is in the free queue. The result
+        is never negative: a table that is longer than needed frees nothing. Changes nothing.
 
-        Example, block size 4: A holds 1 block. For 4 tokens it needs 0 more, for 5 tokens 1. B holds none and brings
-        a hit of 2 blocks, of which A holds one, no request the other. For 9 tokens B needs 2: one to revive, one new.
+        Example, block size 4: A's table has 1 block. For 4 tokens it needs 0 more, for 5 tokens 1. B is not admitted
+        and has a hit of 2 blocks, one of them in A's table, the other free. For 9 tokens B needs 2: one to revive, one
+        new.
         """
         todo("lab-06", "KVCacheManager.get_num_blocks_to_allocate", "which blocks will leave the free queue?")
 
@@ -62,43 +64,42 @@ class KVCacheManager(engine.KVCacheManager):
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
     ) -> KVCacheBlocks | None:
-        """Give the request slots for the tokens of its next step; return the new blocks, or `None` if too few are free.
+        """Give the request slots for the tokens of its next step. Return the new blocks, or `None` if too few are free.
 
             tokens    | computed       | new computed  | new                   | lookahead          |
-                      | KV is written  | its hit       | this step writes KV   | perhaps, later     |
+                      | has KV         | its hit       | KV after this step    | perhaps, later     |
             slots     | yes            | in the hit    | yes                   | yes                |
             cached    | yes            | yes           | full, known tokens    | never              |
 
         The first two columns are `request.num_computed_tokens + num_new_computed_tokens` tokens. Some callers have
-        added the hit to the first number already, others pass it as the second: the sum is right either way. Its blocks
-        are `new_computed_blocks.blocks[0]`. Only a request that is not admitted yet brings a hit.
+        added the hit to the first number already, others pass it as the second. The sum is right in both cases. The
+        hit's blocks are `new_computed_blocks.blocks[0]`. The caller passes a hit only if the request is not admitted.
 
         Afterwards:
 
-        - the request is admitted, with its three entries; of its table, the blocks of the hit are cached already;
-        - its table has blocks for all four columns: first the hit, one more reference on each of its blocks, at the end
-          as many new ones as are missing; a table that is long enough stays as it is;
-        - the blocks that this step fills are cached (`cache_blocks`).
+        - The request is admitted, with its three entries. Of its table, the blocks of the hit are cached already.
+        - Its table has blocks for all four columns. First comes the hit, with one more reference on each of its blocks,
+          and at the end as many new ones as are missing. A table that is long enough is unchanged.
+        - The blocks that this step fills are cached (`cache_blocks`).
 
         Returns the new blocks, often none: `KVCacheBlocks(([...],))`. The hit is not new.
 
-        Or nothing has changed. `None`: this takes more blocks than the pool has free. Raises
+        Otherwise nothing has changed. The result is `None` if too few blocks are free. Raises
         `AllocationError(request_id, message)` if there is no new token, and `RepeatedRequestError(request_id)` if
         another admitted request has this id.
 
         Example, block size 4: A has 4 tokens, all computed, in block 1. Token 4 has just been sampled (the fifth).
-        `allocate_slots(A, 1)` returns block 2, because 5 tokens need slots; then A's table is 1 2. The next three
-        calls, for tokens 5, 6 and 7, return no block; the last of them caches block 2.
+        `allocate_slots(A, 1)` returns block 2, because 5 tokens need slots. A's table is 1 2 then. The next three
+        calls, for tokens 5, 6 and 7, return no block. The last of them caches block 2.
         """
-        todo("lab-06", "KVCacheManager.allocate_slots", "slots for all four columns, or nothing changes")
+        todo("lab-06", "KVCacheManager.allocate_slots", "what must be checked before anything changes?")
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Cache the blocks that the first `num_computed_tokens` tokens of an admitted request fill.
 
-        A block is cached once, when it is full of known tokens: what is not full goes on changing, and a block hash
-        stands for what does not change. `num_computed_tokens` may count drafts, which the request does not contain.
-        `request.block_hashes` has one hash for each full block of known tokens, in order, from the first block on. With
-        caching off there are none at all.
+        A block is cached once, when it is full of known tokens, because a block that is not full still changes.
+        `num_computed_tokens` may count drafts, which the request does not contain. `request.block_hashes` has one hash
+        for each full block of known tokens, in order, from the first block on. With caching off there are none at all.
 
         `block_pool.cache_full_blocks(table, request.block_hashes, num_cached_blocks, num_full_blocks)` enters the
         blocks between the two numbers in the index. Afterwards `num_cached_block` counts them too.
@@ -111,13 +112,12 @@ class KVCacheManager(engine.KVCacheManager):
     def free(self, request: Request) -> None:
         """Drop the request's references to its blocks. Cached blocks stay cached until they are used again.
 
-        The last block of the table is the first to be reused. Nothing is left of the request: none of its three
-        entries.
+        The last block of the table is the first to be reused. The request has none of its three entries any more.
 
-        Raises `UnknownRequestError(request_id)`, with nothing changed, unless this very request is admitted: a second
-        free is a mistake, and so is one by a request that merely has the same id.
+        Raises `UnknownRequestError(request_id)`, with nothing changed, unless this very request is admitted. A second
+        free is a mistake, and so is one of a request that only has the same id.
 
         Example: A's table is 1 2 3, all cached, and the free queue is 4. `free(A)` leaves the queue 4 3 2 1. A second
         `free(A)` raises.
         """
-        todo("lab-06", "KVCacheManager.free", "its blocks are free, the last one first, and nothing is left of it")
+        todo("lab-06", "KVCacheManager.free", "which block is freed first, and what is left of the request?")

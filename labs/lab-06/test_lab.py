@@ -1,9 +1,9 @@
 """lab-06: slots for the next token. Read the numbered tests in order: they are a request's way across a block's edge.
 
-Tokens are counted from 0, and token i has its keys and values in slot i. In the first five tests a block has 16 slots;
-later it has 4. Block 0 is the null block: it is never handed out.
+Tokens are counted from 0, and token i has its keys and values in slot i. In the first five tests a block has 16 slots.
+Later it has 4. Block 0 is the null block, which is never allocated.
 
-Only the method that a test is about is yours; the engine's stand in for the other three (see `make_kv` in helpers.py).
+Only the method that a test checks is yours. The other three are the engine's (see `make_kv` in helpers.py).
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ PROMPT = list(range(100, 164))
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, NEED, why="slots come in whole blocks: 17 tokens do not fit into one block of 16")
+@points(2, NEED, rule=1, why="17 tokens do not fit into one block of 16")
 def test_1_seventeen_tokens_need_a_second_block(lab: LabUnderTest) -> None:
     """One block holds 15 tokens, or 16. Seventeen need a second one."""
     kv = make_kv(lab, NEED, num_blocks=10, block_size=16)
@@ -28,7 +28,7 @@ def test_1_seventeen_tokens_need_a_second_block(lab: LabUnderTest) -> None:
     lab.expect("blocks for 1, 15, 16, 17, 32, 33 tokens of a request that holds none", [1, 1, 1, 2, 2, 3], got)
 
 
-@points(3, NEED, why="the block is full with token 15; only token 16, the 17th, needs another")
+@points(3, NEED, rule=1, why="the block is full with token 15; only token 16, the 17th, needs another")
 def test_2_a_block_is_missing_from_token_17_on(lab: LabUnderTest) -> None:
     """A has 14 tokens in block 1. How many more blocks for 15 tokens, for 16, for 17, and so on?
 
@@ -46,9 +46,9 @@ def test_2_a_block_is_missing_from_token_17_on(lab: LabUnderTest) -> None:
     lab.expect("further blocks for 14, 15, 16, 17, 18, 32, 33 tokens of A", [0, 0, 0, 1, 1, 1, 2], got)
 
 
-@points(3, ALLOCATE, why="slots for the tokens of this step: no more, no fewer")
+@points(3, ALLOCATE, rule=3)
 def test_3_a_prompt_gets_slots_for_its_own_tokens(lab: LabUnderTest) -> None:
-    """Prompts of 15, 16 and 17 tokens: one block, one block, two. Nothing in reserve for the answer."""
+    """Prompts of 15, 16 and 17 tokens get one block, one block and two. None is reserved for the answer."""
     kv = make_kv(lab, ALLOCATE, num_blocks=10, block_size=16)
     for name, num_tokens, want in (("A", 15, [1]), ("B", 16, [2]), ("C", 17, [3, 4])):
         tokens = [token + 1000 * num_tokens for token in PROMPT[:num_tokens]]
@@ -57,13 +57,9 @@ def test_3_a_prompt_gets_slots_for_its_own_tokens(lab: LabUnderTest) -> None:
         lab.expect(f"{name}'s block table", want, table(kv, name))
 
 
-@points(
-    5,
-    ALLOCATE,
-    why="token i is written at slot i by the step that computes it: the block must be there then, and not before",
-)
+@points(5, ALLOCATE, rule=3, why="token i is written at slot i by the step that computes it")
 def test_4_a_block_comes_with_the_token_that_needs_it(lab: LabUnderTest) -> None:
-    """A's prompt has 14 tokens; then each step computes the token that was sampled last. When does a block come?
+    """A's prompt has 14 tokens. Each step then computes the token that was sampled last. Which steps allocate a block?
 
     step       known  computes   KV written after   blocks
     prefill    14     0 to 13    14                 1
@@ -83,9 +79,9 @@ def test_4_a_block_comes_with_the_token_that_needs_it(lab: LabUnderTest) -> None
         lab.expect(what, want, got)
 
 
-@points(3, CACHE, why="a block is cached in the step that fills its last slot")
+@points(3, CACHE, rule=9, why="a block is cached in the step that fills its last slot")
 def test_5_a_full_block_is_cached(lab: LabUnderTest) -> None:
-    """The same steps, looked at from the index: block 1 is entered with token 15, neither before nor after."""
+    """In the same steps, block 1 is cached in the step that computes token 15, neither before nor after."""
     kv = make_kv(lab, CACHE, num_blocks=10, block_size=16)
     request = admit(kv, PROMPT[:14], "A")
     got = [cached_blocks(kv)]
@@ -95,9 +91,9 @@ def test_5_a_full_block_is_cached(lab: LabUnderTest) -> None:
     lab.expect("cached blocks after the steps that computed tokens 13, 14, 15, 16", [[], [], [1], [1]], got)
 
 
-@points(3, NEED, why="a block of the hit that no request holds is free, and touching it takes it out of the queue")
+@points(3, NEED, rule=2)
 def test_6_a_hit_that_no_request_holds_costs_its_blocks(lab: LabUnderTest) -> None:
-    """B brings a hit of two blocks and wants slots for 9 tokens, blocks of 4: one new block, and the hit?"""
+    """B has a hit of two blocks and needs slots for 9 tokens, in blocks of 4. How many free blocks does that take?"""
     kv = make_kv(lab, NEED, num_blocks=12, block_size=4)
     a = kv.hold(PROMPT[:9], "A")  # 1 2 3
     hit, _ = kv.get_computed_blocks(kv.new_request("B", PROMPT[:9]))
@@ -113,31 +109,24 @@ def test_6_a_hit_that_no_request_holds_costs_its_blocks(lab: LabUnderTest) -> No
     lab.expect("free blocks B needs, while no request holds the hit", 3, need(kv, "B", 9, hit.blocks[0]))
 
 
-@points(2, ALLOCATE, why="a hit is the head of the table: each of its blocks gets one reference, and is cached already")
+@points(2, ALLOCATE, rule=5)
 def test_7_a_hit_begins_the_table(lab: LabUnderTest) -> None:
-    """B brings the same prompt as A: its table begins with A's blocks, and only the rest is new."""
+    """B has A's prompt. Its table begins with A's blocks, and only the rest is new."""
     kv = make_kv(lab, ALLOCATE, num_blocks=12, block_size=4)
     admit(kv, PROMPT[:9], "A")  # 1 2 3
     b = kv.new_request("B", PROMPT[:9])
     hit, num_hit = kv.get_computed_blocks(b)
     got = allocate(kv, b, 9 - num_hit, num_hit, hit)
-    lab.expect(
-        "new blocks for B", [4], got, why="the hit begins the table, but it is not new; the new tokens are after it"
-    )
+    lab.expect("new blocks for B", [4], got, rule=4)
     lab.expect("B's block table", [1, 2, 4], table(kv, "B"))
     lab.expect("references of blocks 1 to 4", [2, 2, 1, 1], references(kv, [1, 2, 3, 4]), why="two tables hold the hit")
     why = "the list came from the caller, who may go on using it: B's table is a list of its own"
     lab.expect("the hit that B brought, when B's table has grown", [1, 2], ids_of(hit.blocks[0]), why=why)
 
 
-@points(
-    2,
-    ALLOCATE,
-    after="test_7_a_hit_begins_the_table",
-    why="first the hit leaves the queue, then new blocks are taken from it",
-)
+@points(2, ALLOCATE, rule=5, after="test_7_a_hit_begins_the_table")
 def test_8_a_hit_leaves_the_queue_before_new_blocks_are_taken(lab: LabUnderTest) -> None:
-    """B's hit is free and stands in front of the queue, just where new blocks come from."""
+    """B's hit is free, and at the front of the queue, where new blocks are taken."""
     kv = make_kv(lab, ALLOCATE, num_blocks=5, block_size=4)
     kv.free(admit(kv, PROMPT[:8], "A"))
     admit(kv, [7, 7], "C")
@@ -148,14 +137,9 @@ def test_8_a_hit_leaves_the_queue_before_new_blocks_are_taken(lab: LabUnderTest)
     lab.expect("cached blocks", [1, 2], cached_blocks(kv), why="a revived block stays cached; 4 has lost D's hash")
 
 
-@points(
-    3,
-    ALLOCATE,
-    after="test_7_a_hit_begins_the_table",
-    why="a refused request has no table, so blocks taken for it would never be freed",
-)
+@points(3, ALLOCATE, rule=7, after="test_7_a_hit_begins_the_table", why="a refused request has no table to free")
 def test_9_a_refused_request_holds_nothing(lab: LabUnderTest) -> None:
-    """B needs 4 new blocks and brings a hit of 2 that no request holds. Six free blocks are enough, five are not."""
+    """B needs 4 new blocks and has a hit of 2 free blocks. Six free blocks are enough, five are not."""
     for num_free in (7, 6, 5):
         kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
         kv.free(admit(kv, PROMPT[:8], "A"))
@@ -174,7 +158,7 @@ def test_9_a_refused_request_holds_nothing(lab: LabUnderTest) -> None:
             lab.expect(what, want, got, why="two to revive and four new: six")
 
 
-@points(2, FREE, why="a block can be hit without the blocks after it, but not without those before it")
+@points(2, FREE, rule=10, why="a block can be hit without the blocks after it, but not without those before it")
 def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
     """A's table is 1 2 3, all cached; B's is 4 5, and 5 is not full."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
@@ -189,7 +173,7 @@ def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
     )
 
 
-@points(2, FREE, why="a second free is a mistake; without an error, it frees another request's blocks")
+@points(2, FREE, rule=11, why="without an error, it frees another request's blocks")
 def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest) -> None:
     """Free A, then free A again, then free B, which was never admitted."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
@@ -201,9 +185,9 @@ def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest
     lab.expect("A's new block table", [1, 2], table(kv, "A"), why="block 1 is a hit")
 
 
-@points(2, ALLOCATE, why="a slot is only room for a token; a cached block must hold the KV of all its tokens")
+@points(2, ALLOCATE, rule=6, why="a slot is only room for a token")
 def test_12_lookahead_slots_are_not_cached(lab: LabUnderTest) -> None:
-    """A computes 6 of its 20 tokens and wants 3 slots more, for tokens that may come: 9 slots, but 6 tokens of KV."""
+    """A computes 6 of its 20 tokens and gets 3 lookahead slots: 9 slots, but KV of 6 tokens."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a = kv.new_request("A", PROMPT[:20])
     got = allocate(kv, a, 6, num_lookahead_tokens=3)
@@ -216,9 +200,9 @@ def test_12_lookahead_slots_are_not_cached(lab: LabUnderTest) -> None:
     )
 
 
-@points(2, CACHE, why="a block hash stands for known tokens; a draft is a guess, and may be wrong")
+@points(2, CACHE, rule=9, why="a block hash stands for known tokens; a draft is a guess, and may be wrong")
 def test_13_drafts_get_slots_but_are_not_cached(lab: LabUnderTest) -> None:
-    """A knows 7 tokens, and the step computes 3 drafts beyond them: block 2 is full of KV, and of guesses."""
+    """A knows 7 tokens, and the step computes 3 drafts as well: block 2 is full, but not of known tokens."""
     kv = make_kv(lab, CACHE, num_blocks=9, block_size=4)
     a = admit(kv, PROMPT[:6], "A")
     a.append_output_token_ids(7)
@@ -234,7 +218,7 @@ def test_13_drafts_get_slots_but_are_not_cached(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, NEED, stage="adversary", why="for a table that is longer than needed, the answer is 0")
+@points(1, NEED, rule=1, stage="adversary")
 def test_a_table_longer_than_needed(lab: LabUnderTest) -> None:
     """Six drafts were rejected: A has 4 blocks and needs 2 of them. The answer is then 0, not -2."""
     kv = make_kv(lab, NEED, num_blocks=9, block_size=4)
@@ -246,9 +230,9 @@ def test_a_table_longer_than_needed(lab: LabUnderTest) -> None:
     lab.expect("further blocks for 7, 8, 9, 16, 17 tokens of A", [0, 0, 0, 0, 1], got)
 
 
-@points(1, NEED, stage="adversary")
+@points(1, NEED, rule=1, stage="adversary")
 def test_needs_of_other_block_sizes(lab: LabUnderTest) -> None:
-    """Blocks of 1, 3, 4 and 16 tokens; one token less than full, full, one more; held, new and revived together."""
+    """Blocks of 1, 3, 4 and 16 tokens: one token less than full, full, one more. Then with a hit."""
     for block_size in (1, 3, 4, 16):
         kv = make_kv(lab, NEED, num_blocks=30, block_size=block_size)
         scramble(kv)
@@ -266,7 +250,7 @@ def test_needs_of_other_block_sizes(lab: LabUnderTest) -> None:
         lab.expect(what, want, got)
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
+@points(1, ALLOCATE, rule=3, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
 def test_slots_of_other_block_sizes(lab: LabUnderTest) -> None:
     """The same in blocks of 1, 3, 4 and 16 tokens: a prompt in two chunks, then token by token."""
     for block_size in (1, 3, 4, 16):
@@ -287,9 +271,9 @@ def test_slots_of_other_block_sizes(lab: LabUnderTest) -> None:
             lab.expect(what, want, lengths)
 
 
-@points(1, ALLOCATE, stage="adversary", why="a step computes at least one token")
+@points(1, ALLOCATE, rule=8, stage="adversary", why="a step computes at least one token")
 def test_no_new_token(lab: LabUnderTest) -> None:
-    """0 new tokens, then -1, of a new request and of a running one."""
+    """0 and -1 new tokens are an error, for a new request and for a running one."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a, b = admit(kv, PROMPT[:5], "A"), kv.new_request("B", PROMPT[30:40])
     for request in (b, a):
@@ -299,7 +283,7 @@ def test_no_new_token(lab: LabUnderTest) -> None:
     lab.expect("admitted requests", ["A"], list(kv.requests))
 
 
-@points(1, ALLOCATE, stage="adversary", why="an id belongs to one table, and one request writes to it")
+@points(1, ALLOCATE, rule=8, stage="adversary", why="two requests must not write to one table")
 def test_an_id_in_use_is_refused(lab: LabUnderTest) -> None:
     """Another request with the id A is refused while A is running, and admitted when A is freed."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
@@ -311,9 +295,9 @@ def test_an_id_in_use_is_refused(lab: LabUnderTest) -> None:
     lab.expect("new blocks of the other A", [3, 4, 5], allocate(kv, other, 10), why="the id is free again")
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_7_a_hit_begins_the_table")
+@points(1, ALLOCATE, rule=3, stage="adversary", after="test_7_a_hit_begins_the_table")
 def test_a_hit_that_is_adopted_first(lab: LabUnderTest) -> None:
-    """Some schedulers write the hit on the request before they ask for slots, others pass it. It is counted once."""
+    """Some schedulers add the hit to the request's computed tokens, others pass it. It is counted once."""
     kv = make_kv(lab, ALLOCATE, num_blocks=12, block_size=4)
     admit(kv, PROMPT[:13], "A")  # 1 2 3 4
     b = kv.new_request("B", PROMPT[:13])
@@ -325,15 +309,9 @@ def test_a_hit_that_is_adopted_first(lab: LabUnderTest) -> None:
     lab.expect("tables of B and C", [[1, 2, 3, 5], [1, 2, 3, 6]], [table(kv, "B"), table(kv, "C")])
 
 
-@points(
-    1,
-    ALLOCATE,
-    stage="adversary",
-    after="test_4_a_block_comes_with_the_token_that_needs_it",
-    why="a table that is long enough stays as it is: its blocks are there for later tokens",
-)
+@points(1, ALLOCATE, rule=3, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
 def test_slots_of_rejected_drafts_are_used_again(lab: LabUnderTest) -> None:
-    """Six drafts, all of them wrong: their slots stay A's, and its next tokens need no block for a while."""
+    """Six drafts are wrong. A keeps their slots, so its next nine tokens need no new block."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a = admit(kv, PROMPT[:6], "A")
     a.append_output_token_ids(7)
@@ -343,9 +321,9 @@ def test_slots_of_rejected_drafts_are_used_again(lab: LabUnderTest) -> None:
     lab.expect("new blocks for tokens 7 to 16", [[]] * 9 + [[5]], got, why="A has slots for 16 tokens already")
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
+@points(1, ALLOCATE, rule=7, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
 def test_a_running_request_is_refused(lab: LabUnderTest) -> None:
-    """A's block is full and the pool is empty. None; when B is gone, the same call goes through."""
+    """A's block is full and no block is free: `None`. When B is freed, the same call succeeds."""
     kv = make_kv(lab, ALLOCATE, num_blocks=3, block_size=4)
     a, b = admit(kv, PROMPT[:3], "A"), admit(kv, PROMPT[30:34], "B")
     lab.expect("new blocks for A's token 3", [], decode(kv, a), why="it fits into block 1: no block is needed")
@@ -355,9 +333,9 @@ def test_a_running_request_is_refused(lab: LabUnderTest) -> None:
     lab.expect("new blocks for A's token 4, one free", [2], allocate(kv, a, 1), why="the last block is usable too")
 
 
-@points(1, CACHE, stage="adversary", why="a block is cached in the chunk that fills it, not earlier")
+@points(1, CACHE, rule=9, stage="adversary")
 def test_a_prompt_in_chunks(lab: LabUnderTest) -> None:
-    """20 tokens in chunks of 6, 1, 1, 11 and 1. Slots and block hashes of all five blocks are there from the start."""
+    """20 tokens in chunks of 6, 1, 1, 11 and 1. All five blocks have slots and block hashes from the first chunk on."""
     kv = make_kv(lab, CACHE, num_blocks=9, block_size=4)
     a = kv.new_request("A", PROMPT[:20])
     got = []
@@ -370,9 +348,9 @@ def test_a_prompt_in_chunks(lab: LabUnderTest) -> None:
     lab.expect("cached blocks after 6, 7, 8, 19, 20 tokens, blocks of 4", want, got)
 
 
-@points(1, CACHE, stage="adversary", why="with caching off no block is cached, and no hash is computed")
+@points(1, CACHE, rule=9, stage="adversary")
 def test_caching_can_be_off(lab: LabUnderTest) -> None:
-    """The control group: the same tables, and an index that stays empty."""
+    """The control group: the tables are the same, and no block is cached."""
     kv = make_kv(lab, CACHE, num_blocks=9, block_size=4, enable_caching=False)
     a = admit(kv, PROMPT[:8], "A")
     decode(kv, a)
@@ -380,9 +358,9 @@ def test_caching_can_be_off(lab: LabUnderTest) -> None:
     lab.expect("cached blocks", [], cached_blocks(kv))
 
 
-@points(1, FREE, stage="adversary", after="test_11_a_request_that_is_not_admitted_has_nothing_to_free")
+@points(1, FREE, rule=11, stage="adversary", after="test_11_a_request_that_is_not_admitted_has_nothing_to_free")
 def test_another_request_with_the_same_id_frees_nothing(lab: LabUnderTest) -> None:
-    """Another request has the id A as well, and was never admitted: it has nothing to free here."""
+    """Another request has the id A as well, and was never admitted: freeing it is an error."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, stranger = kv.hold(PROMPT[:6], "A"), kv.new_request("A", PROMPT[:6])
     why = "the request counts, not its id: these are the blocks of the A that is running"
@@ -391,9 +369,9 @@ def test_another_request_with_the_same_id_frees_nothing(lab: LabUnderTest) -> No
     free(kv, a)
 
 
-@points(1, FREE, stage="adversary", after="test_10_the_tail_of_a_table_is_freed_first")
+@points(1, FREE, rule=10, stage="adversary", after="test_10_the_tail_of_a_table_is_freed_first")
 def test_shared_blocks_stay_with_the_others(lab: LabUnderTest) -> None:
-    """Three requests with one beginning leave, ids out of order. Predict the queue."""
+    """Three requests with one beginning are freed, ids out of order. Predict the queue."""
     kv = make_kv(lab, FREE, num_blocks=12, block_size=4)
     scramble(kv)
     a, b, c = kv.hold(PROMPT[:8], "A"), kv.hold(PROMPT[:13], "B"), kv.hold([*PROMPT[:8], 7], "C")
@@ -413,40 +391,25 @@ def test_shared_blocks_stay_with_the_others(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(
-    1,
-    NEED,
-    stage="property",
-    why="the blocks for all these tokens, less those in table and hit, plus each free block of the hit",
-)
+@points(1, NEED, rule=1, stage="property")
 def test_random_lives_of_get_num_blocks_to_allocate(lab: LabUnderTest) -> None:
-    """Forty random lives of a small cache, each compared step by step with a model made of plain lists."""
+    """Forty random sequences of calls on a small cache are compared, step by step, with a model of plain lists."""
     compare_lives(lab, NEED)
 
 
-@points(
-    1,
-    ALLOCATE,
-    stage="property",
-    why="slots for this step and the lookahead, or none at all; see NaiveCache.allocate in labkit/naive.py",
-)
+@points(1, ALLOCATE, rule=3, stage="property", why="see NaiveCache.allocate in labkit/naive.py")
 def test_random_lives_of_allocate_slots(lab: LabUnderTest) -> None:
     """The same, with your `allocate_slots`."""
     compare_lives(lab, ALLOCATE)
 
 
-@points(
-    1,
-    CACHE,
-    stage="property",
-    why="a full block of known tokens is cached, and no other; see NaiveCache.allocate in labkit/naive.py",
-)
+@points(1, CACHE, rule=9, stage="property", why="see NaiveCache.allocate in labkit/naive.py")
 def test_random_lives_of_cache_blocks(lab: LabUnderTest) -> None:
     """The same, with your `cache_blocks`."""
     compare_lives(lab, CACHE)
 
 
-@points(1, FREE, stage="property", why="tail first; what is not cached goes in front; see NaiveTables.leave")
+@points(1, FREE, rule=10, stage="property", why="tail first; see NaiveTables.leave")
 def test_random_lives_of_free(lab: LabUnderTest) -> None:
     """The same, with your `free`."""
     compare_lives(lab, FREE)

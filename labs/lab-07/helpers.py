@@ -1,7 +1,7 @@
-"""What the tests of lab-07 stand on: a cache with one part of the learner's, what a test does and asks, random lives.
+"""Helpers of lab-07: a cache with one of the learner's parts, calls and lookups, random lives.
 
-Reading order: checks of what the learner's methods return, caches made with them, calls and questions, then the
-random lives, which are compared with `NaiveCache` of mini_kv/course/labkit/naive.py.
+Reading order: checks of the learner's results, caches with the learner's parts, calls and lookups, then the random
+lives, which are compared with `NaiveCache` of mini_kv/course/labkit/naive.py.
 """
 
 import random
@@ -40,7 +40,7 @@ K, L, M = (BlockHashWithGroupId(text) for text in (b"the key K", b"the key L", b
 
 
 class CountedPool(BlockPool):
-    """The engine's pool, which counts how often it is asked for a cached block."""
+    """The engine's pool, which counts the calls of `get_cached_block`."""
 
     num_asked = 0
 
@@ -51,10 +51,10 @@ class CountedPool(BlockPool):
 
 
 class CheckedGroup(FullAttentionManager):
-    """Checks what the next class's lookup returns, before the engine has to live with it."""
+    """Checks the result of the next class's lookup before the engine uses it."""
 
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
-        """Return the hit; anything but a list of blocks fails the test."""
+        """Return the hit. Anything but a list of blocks fails the test."""
         hit = super().find_longest_cache_hit(block_hashes, max_length)
         if not are_blocks(hit):
             why = "get_cached_block returns a list with a block per group; the hit is a list of blocks"
@@ -64,10 +64,10 @@ class CheckedGroup(FullAttentionManager):
 
 
 class CheckedManager(KVCacheManager):
-    """Checks what the next class's lookup returns, before the recorder has to live with it."""
+    """Checks the result of the next class's lookup before the recorder uses it."""
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
-        """Return the hit and its tokens; anything else fails the test."""
+        """Return the hit and its tokens. Anything else fails the test."""
         answer: Any = super().get_computed_blocks(request)
         is_pair = type(answer) is tuple and len(answer) == 2
         blocks = answer[0].blocks if is_pair and isinstance(answer[0], KVCacheBlocks) else None
@@ -78,7 +78,7 @@ class CheckedManager(KVCacheManager):
 
 
 def parts(lab: LabUnderTest, learners: str) -> KVCacheParts:
-    """Return the engine's parts and, in its place, the learner's that the method `learners` belongs to."""
+    """Return the engine's parts, with the learner's class that has the method `learners` in its place."""
     return KVCacheParts(
         make_index=lab.BlockHashToBlockMap if learners in {GET_ONE, INSERT, POP} else BlockHashToBlockMap,
         make_pool=lab.engine_with(learners, CountedPool),
@@ -94,7 +94,7 @@ def make_kv(lab: LabUnderTest, learners: str, num_blocks: int, block_size: int =
 
 
 def quick_kv(lab: LabUnderTest, learners: str, num_blocks: int, block_size: int) -> KVCacheManager:
-    """Return the same cache without a recorder and checks, for the random lives: they are many."""
+    """Return the same cache without recorder and checks, for the many random lives."""
     config = KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),))
     return lab.engine_with(learners, KVCacheManager, CheckedManager)(config, parts=parts(lab, learners))
 
@@ -116,13 +116,13 @@ def make_group(lab: LabUnderTest, pool: BlockPool, group_id: int) -> FullAttenti
 
 
 def hold(kv: WatchedKVCacheManager, tokens: Sequence[int], name: str) -> Request:
-    """Admit a request and compute it; there is room."""
+    """Admit a request, for which there is room, and compute it."""
     with lives.cause_first():
         return kv.hold(tokens, name)
 
 
 def leave(kv: Any, name: str) -> None:
-    """Free a request; its table is freed from the tail to the head."""
+    """Free a request, its table from the tail to the head."""
     with lives.cause_first():
         kv.free(kv.requests[name])
 
@@ -134,7 +134,7 @@ def come_and_go(kv: WatchedKVCacheManager, tokens: Sequence[int], name: str) -> 
 
 
 def say(kv: WatchedKVCacheManager, request: Request, tokens: Sequence[int]) -> None:
-    """Let the request answer these tokens: each is sampled, then computed by the next step."""
+    """Generate these tokens: each is sampled, then computed by the next step."""
     for token in tokens:
         request.append_output_token_ids(token)
         with lives.cause_first():
@@ -148,7 +148,7 @@ def lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> list[int]:
 
 
 def hit_without(lab: LabUnderTest, tokens: Sequence[int], *gaps: int) -> list[int]:
-    """Return the hit of a prompt that begins with these tokens, all of them cached but the blocks at the gaps."""
+    """Return the hit of a prompt that begins with these tokens. All their blocks are cached but those at the gaps."""
     kv = make_kv(lab, FIND, num_blocks=20)
     hold(kv, tokens, "A")
     kv.evict_blocks(gaps)
@@ -156,14 +156,14 @@ def hit_without(lab: LabUnderTest, tokens: Sequence[int], *gaps: int) -> list[in
 
 
 def counted_lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> tuple[list[int], int]:
-    """Return what `lookup` returns, and how often it asked the pool for a cached block."""
+    """Return the result of `lookup`, and its number of calls of `get_cached_block`."""
     pool: Any = kv.block_pool
     pool.num_asked = 0
     return lookup(kv, tokens), pool.num_asked
 
 
 def make_index(lab: LabUnderTest, *entries: tuple[BlockHashWithGroupId, int]) -> Any:
-    """Return the learner's index, in which these blocks are entered under these keys."""
+    """Return the learner's index with these blocks inserted under these keys."""
     index, blocks = lab.BlockHashToBlockMap(), [KVCacheBlock(block_id) for block_id in range(10)]
     for key, block_id in entries:
         index.insert(key, blocks[block_id])
@@ -183,12 +183,12 @@ def under(lab: LabUnderTest, index: Any, key: BlockHashWithGroupId) -> list[int]
 
 
 def hashes_of(blocks: Sequence[KVCacheBlock]) -> list[str | None]:
-    """Return each block's hash, for hashes that are words in group 0; any other key as it is."""
+    """Return each block's hash as a word, if it is a word of group 0, or the whole key."""
     return [None if block.block_hash is None else told(block.block_hash) for block in blocks]
 
 
 def told(key: BlockHashWithGroupId) -> str:
-    """Return the block hash as a word; in a group other than 0, the whole key."""
+    """Return the block hash as a word, or the whole key of another group than 0."""
     block_hash = get_block_hash(key)
     return block_hash.decode() if key == make_block_hash_with_group_id(block_hash, 0) else repr(bytes(key))
 
@@ -210,14 +210,14 @@ def counters(stats: Any) -> tuple[int, int, int]:
 
 
 def id_of(block: object) -> object:
-    """Return a block's id. For an int return the string "the number N"; return any other value unchanged."""
+    """Return a block's id. For an int return the string "the number N". Return any other value unchanged."""
     if isinstance(block, int):
         return f"the number {block}"
     return block.block_id if isinstance(block, KVCacheBlock) else block
 
 
 def around_edges(block_size: int, num_blocks: int) -> list[int]:
-    """Return numbers of tokens that end just before, on and just behind the edges of the first blocks."""
+    """Return numbers of tokens just before, on and just after the edges of the first blocks."""
     edges = [block_size * block for block in range(num_blocks)]
     return [max(edge + step, 0) for edge in edges for step in (-1, 0, 1)]
 
@@ -229,7 +229,7 @@ SHARES = {COMES: 0.55, LEAVES: 0.33, EVICTS: 0.12, RESETS: 0.01}
 
 
 def compare_lives(lab: LabUnderTest, learners: str) -> None:
-    """Compare forty lives with the naive cache; of the first that goes wrong, the shortest part is the failure."""
+    """Compare forty lives with the naive cache. Of the first that differs, report the shortest part."""
     for seed in lives.seeds(40):
         options = {EVICTS: {"block": range(1, 9)}}
         life = lives.random_life(
@@ -241,7 +241,7 @@ def compare_lives(lab: LabUnderTest, learners: str) -> None:
 
 
 def play(lab: LabUnderTest, make: Callable[[], Any], life: list[Step]) -> None:
-    """Play the steps on a cache with the learner's part and on the model; leave out what means nothing now."""
+    """Play the steps on a cache with the learner's part and on the model. Skip a step that is impossible now."""
     kv, model = make(), NaiveCache(num_blocks=9, block_size=2)
     for step in life:
         if step.verb == COMES:

@@ -1,7 +1,7 @@
 """lab-07: how a block gets its block hash, is found by it, and loses it. Read the numbered tests in order.
 
-Blocks hold 4 tokens. PROMPT is 32 tokens, so 8 full blocks. Block 0 is the null block: it is never handed out.
-Only the method that a test is about is yours; the engine's stand in for the others (see `parts` in helpers.py).
+Blocks hold 4 tokens. PROMPT is 32 tokens, so 8 full blocks. Block 0 is the null block, which is never allocated. Only
+the method that a test checks is yours. The others are the engine's (see `parts` in helpers.py).
 """
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
@@ -49,9 +49,9 @@ HASHES = [BlockHash(b"hash %d" % number) for number in range(5)]
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, CACHE, why="a block hash stands for tokens that do not change any more, so only a full block is cached")
+@points(2, CACHE, rule=4, why="a partial block still changes")
 def test_1_a_full_block_gets_its_block_hash(lab: LabUnderTest) -> None:
-    """A comes with 10 tokens: two full blocks are cached, the third, with 2 tokens, is not."""
+    """A has 10 tokens: two full blocks are cached. The third, with 2 tokens, is not."""
     kv = make_kv(lab, CACHE, num_blocks=12)
     hold(kv, PROMPT[:10], "A")
     lab.expect("A's block table", [1, 2, 3], table(kv, "A"))
@@ -59,9 +59,9 @@ def test_1_a_full_block_gets_its_block_hash(lab: LabUnderTest) -> None:
     lab.expect("blocks found for the same prompt", [1, 2], lookup(kv, PROMPT[:10]), why="a block is cached to be found")
 
 
-@points(2, FIND, why="a lookup asks for one hash after the other, from the first block on, and changes nothing")
+@points(2, FIND, rule=8)
 def test_2_the_longest_known_beginning_is_found(lab: LabUnderTest) -> None:
-    """A has 32 tokens in eight blocks. How much of a prompt that begins alike is there already?"""
+    """A has 32 tokens in eight blocks. How many blocks can prompts with the same beginning hit?"""
     kv = make_kv(lab, FIND, num_blocks=20)
     hold(kv, PROMPT, "A")
     lab.expect("hit of a prompt with 8 tokens more", [1, 2, 3, 4, 5, 6, 7, 8], lookup(kv, PROMPT + OTHERS[:8]))
@@ -69,9 +69,9 @@ def test_2_the_longest_known_beginning_is_found(lab: LabUnderTest) -> None:
     lab.expect("hit of a prompt that shares nothing", [], lookup(kv, OTHERS[:4] + PROMPT[4:]))
 
 
-@points(3, LOOKUP, why="all tokens but the last can be hit, in whole blocks; a lookup changes nothing")
+@points(3, LOOKUP, rule=10)
 def test_3_the_last_token_is_always_computed(lab: LabUnderTest) -> None:
-    """A has 32 tokens. B brings the same 32: seven blocks, 28 tokens. With one token more it is eight, and 32."""
+    """A has 32 tokens. B has the same 32 and hits seven blocks, 28 tokens. With one token more it hits eight, 32."""
     kv = make_kv(lab, LOOKUP, num_blocks=20)
     hold(kv, PROMPT, "A")
     cases = [("the same 32 tokens", PROMPT, 7), ("the same 32 tokens and one more", [*PROMPT, 7], 8)]
@@ -84,18 +84,18 @@ def test_3_the_last_token_is_always_computed(lab: LabUnderTest) -> None:
         lab.expect("B's computed tokens after the lookup", 0, request.num_computed_tokens, why="B may yet be refused")
 
 
-@points(3, FIND, why="a request's progress is one number, tokens from the first on: it has no gaps")
+@points(3, FIND, rule=8, why="a request's progress is one number, and has no gaps")
 def test_4_nothing_behind_a_gap_is_hit(lab: LabUnderTest) -> None:
-    """Block 3 is evicted, or 4, or 5, or 1 and 3. How many of the other six or seven can be hit?"""
+    """Block 3 is evicted, or 4, or 5, or 1 and 3. How many of the other blocks can be hit?"""
     why = "what is behind the gap is in the cache, and out of reach"
     rows = [(f"hit without block {gap}", [*range(1, gap)], hit_without(lab, PROMPT, gap), why) for gap in (5, 4, 3)]
     lab.expect_all(reversed(rows))
     lab.expect("hit without 1 and 3", [], hit_without(lab, PROMPT, 1, 3), why="a prefix starts at the first token")
 
 
-@points(3, CACHE, why="B's eighth block alone is new: it is entered, beside A's, under the same hash")
+@points(3, CACHE, rule=4, why="B's eighth block is inserted beside A's")
 def test_5_two_blocks_with_one_block_hash(lab: LabUnderTest) -> None:
-    """B brings A's prompt. Seven blocks are shared, the eighth is computed again, into block 9: with block 8's hash."""
+    """B has A's prompt. Seven blocks are shared. The eighth is computed again: block 9 has block 8's hash."""
     kv = make_kv(lab, CACHE, num_blocks=20)
     hold(kv, PROMPT, "A")
     hold(kv, PROMPT, "B")
@@ -106,17 +106,17 @@ def test_5_two_blocks_with_one_block_hash(lab: LabUnderTest) -> None:
     lab.expect("hit when 8 is evicted", [1, 2, 3, 4, 5, 6, 7, 9], lookup(kv, [*PROMPT, 7]), why="9 has the same KV")
 
 
-@points(1, INSERT, why="a second block under one key is added to the first, and does not replace it")
+@points(1, INSERT, rule=1)
 def test_6_a_key_keeps_its_blocks(lab: LabUnderTest) -> None:
-    """The same seen from the index: 8, then 9, then 5 under the key K; and 4 under another."""
+    """Blocks 8, 9 and 5 are inserted under the key K, and 4 under another key."""
     index = make_index(lab, (K, 8), (K, 9), (L, 4), (K, 5))
     lab.expect("blocks under K, to which 8, 9 and 5 were added", [8, 9, 5], under(lab, index, K))
     lab.expect("blocks under L, to which 4 was added", [4], under(lab, index, L))
 
 
-@points(2, GET_ONE, after="test_6_a_key_keeps_its_blocks", why="always the same result: the block inserted first")
+@points(2, GET_ONE, rule=2, after="test_6_a_key_keeps_its_blocks")
 def test_7_the_oldest_block_answers(lab: LabUnderTest) -> None:
-    """The answer for K is block 8, as long as it is there; for a key that was never entered it is None."""
+    """The result for K is block 8 as long as it is there. For a key that was never inserted it is None."""
     index = make_index(lab, (K, 8))
     lab.expect("answer for K, with 8", 8, id_of(index.get_one_block(K)))
     index.insert(K, KVCacheBlock(5))
@@ -128,9 +128,9 @@ def test_7_the_oldest_block_answers(lab: LabUnderTest) -> None:
     lab.expect("keys in the index", 1, len(index), why="a lookup does not add L to the index")
 
 
-@points(2, POP, after="test_6_a_key_keeps_its_blocks", why="only the block whose memory is reused loses its key")
+@points(2, POP, rule=3, after="test_6_a_key_keeps_its_blocks")
 def test_8_one_block_goes_others_stay(lab: LabUnderTest) -> None:
-    """8, 9 and 5 under K: first 9 is taken out, then 8, then 5; and with 5 the key."""
+    """Of 8, 9 and 5 under K, 9 is taken out, then 8, then 5. The key is removed with 5."""
     index = make_index(lab, (K, 8), (K, 9), (K, 5), (L, 4))
     for block_id, left in ((9, [8, 5]), (8, [5]), (5, [])):
         lab.expect(f"what pop(K, {block_id}) returned", block_id, id_of(index.pop(K, block_id)))
@@ -139,9 +139,9 @@ def test_8_one_block_goes_others_stay(lab: LabUnderTest) -> None:
     lab.expect("keys left, of K and L", 1, len(index), why="no block carries K any more, so K is gone too")
 
 
-@points(3, FREE, why="a block in no table goes to the queue and stays cached; its place decides how long")
+@points(3, FREE, rule=7, why="its place in the queue decides how long it stays cached")
 def test_9_a_freed_prefix_outlives_its_tail(lab: LabUnderTest) -> None:
-    """A leaves. Its blocks are free, and all are in the cache; then others need memory, and the tail goes first."""
+    """A is freed, and all its blocks stay cached. Then others need memory, and the tail is evicted first."""
     kv = make_kv(lab, FREE, num_blocks=9)
     come_and_go(kv, PROMPT, "A")
     lab.expect("cached blocks, A gone", [1, 2, 3, 4, 5, 6, 7, 8], cached_blocks(kv), why="freed blocks stay cached")
@@ -153,9 +153,9 @@ def test_9_a_freed_prefix_outlives_its_tail(lab: LabUnderTest) -> None:
     lab.expect("A's prompt, what can still be hit", [1], lookup(kv, PROMPT), why="its beginning is evicted last")
 
 
-@points(2, FREE, why="an uncached block can never be hit, so its memory may as well be used first")
+@points(2, FREE, rule=7, why="an uncached block can never be hit")
 def test_10_a_partial_block_goes_to_the_front(lab: LabUnderTest) -> None:
-    """A has 10 tokens: its third block is not cached. The useless one is reused before all others (vLLM 0.33)."""
+    """A has 10 tokens, so its third block is not cached. This block is reused before all others."""
     kv = make_kv(lab, FREE, num_blocks=7)
     come_and_go(kv, PROMPT[:10], "A")
     lab.expect("free queue, A gone", [3, 4, 5, 6, 2, 1], free_queue(kv), why="3 is not cached: front. 2, 1 are: back")
@@ -165,9 +165,9 @@ def test_10_a_partial_block_goes_to_the_front(lab: LabUnderTest) -> None:
     lab.expect("free queue, B gone", [4, 5, 6, 2, 1, 3], free_queue(kv), why="now 3 is full and cached, 4 is not")
 
 
-@points(3, EVICT, why="the memory is about to hold something else: a lookup of the old hash must not find it")
+@points(3, EVICT, rule=6, why="the memory will hold other KV")
 def test_11_a_block_loses_its_hash_when_reused(lab: LabUnderTest) -> None:
-    """A leaves, all of it stays in the cache; B takes two of its blocks, and only these lose their hashes."""
+    """A is freed, and its blocks stay cached. B gets two of them, and only these lose their hashes."""
     kv = make_kv(lab, EVICT, num_blocks=9)
     come_and_go(kv, PROMPT, "A")
     lab.expect("A's prompt, what can be hit when A is gone", [1, 2, 3, 4, 5, 6, 7], lookup(kv, PROMPT))
@@ -178,9 +178,9 @@ def test_11_a_block_loses_its_hash_when_reused(lab: LabUnderTest) -> None:
     lab.expect("B's prompt, what can be hit", [8], lookup(kv, OTHERS[:6]), why="a lookup of its new hash finds block 8")
 
 
-@points(2, RECORD, why="the tokens of all requests are counted and added up, found or not")
+@points(2, RECORD, rule=11)
 def test_12_the_rate_counts_tokens(lab: LabUnderTest) -> None:
-    """A finds nothing, B finds 28 of 32 tokens, C 8 of 9: 36 of 73."""
+    """A hits nothing, B hits 28 of 32 tokens, C 8 of 9: 36 of 73."""
     kv = make_kv(lab, RECORD, num_blocks=20)
     got = []
     for name, tokens in (("A", PROMPT), ("B", PROMPT), ("C", PROMPT[:9])):
@@ -193,9 +193,9 @@ def test_12_the_rate_counts_tokens(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, CACHE, stage="adversary", why="only what this call is about: from num_cached_blocks up to num_full_blocks")
+@points(1, CACHE, rule=4, stage="adversary")
 def test_only_the_blocks_that_have_just_become_full(lab: LabUnderTest) -> None:
-    """A long prompt that is computed in pieces: its table and its hashes are longer than what is full by now."""
+    """A long prompt is computed in chunks: its table and its hashes are longer than its full part."""
     pool, blocks = make_table(lab, 6)
     for num_cached, num_full in ((0, 1), (1, 1), (1, 3), (3, 4)):
         pool.cache_full_blocks(blocks, HASHES, num_cached, num_full)
@@ -207,9 +207,9 @@ def test_only_the_blocks_that_have_just_become_full(lab: LabUnderTest) -> None:
         lab.expect(f"blocks found by the first {num_full} hashes, after {call}", ids_of(blocks[:num_full]), got)
 
 
-@points(1, CACHE, stage="adversary", why="a second hash would leave the first in the index, for a block with other KV")
+@points(1, CACHE, rule=5, stage="adversary", why="the first hash would stay in the index")
 def test_a_block_hash_is_given_once(lab: LabUnderTest) -> None:
-    """The third block of the part is cached already: the caller has lost count. Nothing may change."""
+    """The third block of the part is cached already. The call raises and changes nothing."""
     pool, blocks = make_table(lab, 4)
     pool.cache_full_blocks(blocks, [BlockHash(b"another")] * 4, 2, 3)
     call = "cache_full_blocks(table, hashes, 0, 4), where block 3 is cached"
@@ -219,18 +219,18 @@ def test_a_block_hash_is_given_once(lab: LabUnderTest) -> None:
     lab.expect(f"what {call} raised", "BlockStateError", raised)
 
 
-@points(1, CACHE, stage="adversary", why="one prefix has other keys and values in each group of layers")
+@points(1, CACHE, rule=4, stage="adversary", why="one prefix has other KV in each group")
 def test_the_group_is_part_of_the_key(lab: LabUnderTest) -> None:
-    """A block of group 1 is entered. Group 0 must not find it."""
+    """A block is cached in group 1. Group 0 must not find it."""
     pool, blocks = make_table(lab, 1)
     pool.cache_full_blocks(blocks, HASHES, 0, 1, kv_cache_group_id=1)
     lab.expect("block found in group 1", [1], ids_of(pool.get_cached_block(HASHES[0], [1]) or []))
     lab.expect("block found in group 0", [], ids_of(pool.get_cached_block(HASHES[0], [0]) or []))
 
 
-@points(1, FIND, stage="adversary", why="as many whole blocks as fit into max_length tokens, and no more")
+@points(1, FIND, rule=8, stage="adversary")
 def test_no_longer_than_asked(lab: LabUnderTest) -> None:
-    """Every max_length around a block's edge; blocks of 1, 3, 4 and 16 tokens; ids out of order; then an idle cache."""
+    """Every max_length around a block's edge, in blocks of 1, 3, 4 and 16 tokens, in use and free."""
     rows: list[tuple[str, object, object, str]] = []
     for block_size in (1, 3, 4, 16):
         kv = make_kv(lab, FIND, num_blocks=12, block_size=block_size)
@@ -250,9 +250,9 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
     lab.expect_all(rows)
 
 
-@points(1, FIND, stage="adversary", why="blocks after the first miss are not in the hit, so do not look them up")
+@points(1, FIND, rule=9, stage="adversary")
 def test_a_miss_ends_the_search(lab: LabUnderTest) -> None:
-    """A prompt of 1,000 blocks, of which 3 are cached: how many hashes are looked up?"""
+    """A prompt has 1,000 blocks, of which 3 are cached: at most four hashes are looked up."""
     kv = make_kv(lab, FIND, num_blocks=12)
     hold(kv, PROMPT[:12], "A")
     hit, num_asked = counted_lookup(kv, [*PROMPT[:12], *range(1000, 4988)])
@@ -261,9 +261,9 @@ def test_a_miss_ends_the_search(lab: LabUnderTest) -> None:
         lab.fail("calls of get_cached_block for a hit of 3", "4: three hits and a miss", num_asked)
 
 
-@points(1, FIND, stage="adversary", why="group 0 has both blocks; each group looks for its own keys")
+@points(1, FIND, rule=8, stage="adversary", why="each group looks up its own keys")
 def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
-    """Group 0 has entered two blocks, group 1 the first of them. What does group 1 find?"""
+    """Group 0 has cached two blocks of a prompt, group 1 the first of them. Each finds its own."""
     pool = BlockPool(8)
     pool.cache_full_blocks(pool.get_new_blocks(2), HASHES, 0, 2, kv_cache_group_id=0)
     pool.cache_full_blocks(pool.get_new_blocks(2), HASHES, 0, 1, kv_cache_group_id=1)
@@ -272,9 +272,9 @@ def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
         lab.expect(f"hit in group {group_id}", want, ids_of(group.find_longest_cache_hit(HASHES[:2], 8)))
 
 
-@points(1, LOOKUP, stage="adversary", why="all tokens but one, in whole blocks, whatever the size of a block")
+@points(1, LOOKUP, rule=10, stage="adversary")
 def test_one_token_less_and_one_more(lab: LabUnderTest) -> None:
-    """Prompts that end just before a block's edge, on it, and behind it; blocks of 1, 3, 4 and 16 tokens."""
+    """Prompts that end just before a block's edge, on it, and after it, in blocks of 1, 3, 4 and 16 tokens."""
     for block_size in (1, 3, 4, 16):
         kv = make_kv(lab, LOOKUP, num_blocks=12, block_size=block_size)
         scramble(kv)
@@ -287,7 +287,7 @@ def test_one_token_less_and_one_more(lab: LabUnderTest) -> None:
             lab.expect(f"tokens {what}", num_shared * block_size, got)
 
 
-@points(1, LOOKUP, stage="adversary", why="the KV of its output tokens is cached too, and can be hit as well")
+@points(1, LOOKUP, rule=10, stage="adversary", why="output tokens can be hit as well")
 def test_a_request_that_comes_back(lab: LabUnderTest) -> None:
     """A has 5 output tokens when it is preempted. Its next lookup finds blocks of its prompt and of its output."""
     kv = make_kv(lab, LOOKUP, num_blocks=12)
@@ -300,17 +300,17 @@ def test_a_request_that_comes_back(lab: LabUnderTest) -> None:
     lab.expect("tokens hit by A", 12, num_tokens)
 
 
-@points(1, INSERT, stage="adversary", why="a key keeps its blocks in the order in which they came")
+@points(1, INSERT, rule=1, stage="adversary")
 def test_a_block_keeps_its_place(lab: LabUnderTest) -> None:
-    """8 is entered again: it is there already, and still the oldest. Numbers do not matter, nor does another key."""
+    """8 is inserted again, and is still the oldest. Ids and other keys do not matter."""
     index = make_index(lab, (K, 8), (L, 2), (K, 2), (K, 5), (K, 8), (K, 2))
     lab.expect("blocks under K, after inserting 8, 2, 5, 8, 2", [8, 2, 5], under(lab, index, K))
     lab.expect("blocks under L, after inserting 2", [2], under(lab, index, L))
 
 
-@points(1, GET_ONE, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="the oldest of the remaining blocks")
+@points(1, GET_ONE, rule=2, stage="adversary", after="test_6_a_key_keeps_its_blocks")
 def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
-    """What the index answers follows what has gone: 8, then 3, then 7, then None, then 8 again."""
+    """When the oldest block is taken out, the next oldest is returned: 8, then 3, then 7, then None, then 8 again."""
     index = make_index(lab, (K, 8), (K, 9), (K, 3), (K, 7))
     got = [id_of(index.get_one_block(K))]
     for block_id in (9, 8, 3, 7):
@@ -321,9 +321,9 @@ def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
     lab.expect("answers for K: 8 9 3 7, without 9, 8, 3 and 7 in turn, 8 again", [8, 8, 3, 7, None, 8], got)
 
 
-@points(1, POP, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="an unknown block is not removed")
+@points(1, POP, rule=3, stage="adversary", after="test_6_a_key_keeps_its_blocks")
 def test_taking_out_what_is_not_there(lab: LabUnderTest) -> None:
-    """A block that stands under another key, a key that was never entered: None, and nothing changes."""
+    """For a block of another key, or a key that was never inserted, pop returns None and changes nothing."""
     index = make_index(lab, (K, 8), (K, 9), (L, 4))
     for told, key, block_id in (("K, 4", K, 4), ("L, 8", L, 8), ("M, 8", M, 8)):
         lab.expect(f"what pop({told}) returned", None, index.pop(key, block_id), why="no such block under that key")
@@ -332,9 +332,9 @@ def test_taking_out_what_is_not_there(lab: LabUnderTest) -> None:
         lab.expect(f"keys in the index after pop({told})", 2, len(index))
 
 
-@points(1, EVICT, stage="adversary", why="the block that is reused loses its hash; its twin has the same KV")
+@points(1, EVICT, rule=6, stage="adversary", why="its twin has the same KV")
 def test_one_of_two_twins_is_evicted(lab: LabUnderTest) -> None:
-    """8 and 9 have the same hash. When either of them is reused, a lookup finds the other."""
+    """8 and 9 have the same hash. When one of them is reused, a lookup finds the other."""
     for order, gone, tail in (("AB", 8, 9), ("BA", 9, 8)):
         kv = make_kv(lab, EVICT, num_blocks=10)
         hold(kv, PROMPT, "A")
@@ -347,9 +347,9 @@ def test_one_of_two_twins_is_evicted(lab: LabUnderTest) -> None:
         lab.expect(f"hit when C has overwritten {gone}, which was {tail}'s twin", [1, 2, 3, 4, 5, 6, 7, tail], got)
 
 
-@points(1, EVICT, stage="adversary", why="held or free, a cached block can be evicted; and that moves no block")
+@points(1, EVICT, rule=6, stage="adversary")
 def test_in_use_or_free_or_not_cached(lab: LabUnderTest) -> None:
-    """A block that A holds is evicted and stays A's; one that is free stays where it is; one is not cached at all."""
+    """Evicting a block changes neither its table nor its place in the queue. An uncached block is not evicted."""
     kv = make_kv(lab, EVICT, num_blocks=9)
     hold(kv, OTHERS[:8], "X")
     hold(kv, PROMPT[:10], "A")
@@ -365,11 +365,9 @@ def test_in_use_or_free_or_not_cached(lab: LabUnderTest) -> None:
     lab.expect("cached blocks", [1, 4], cached_blocks(kv))
 
 
-@points(
-    1, FREE, stage="adversary", why="a block is freed with its last request: uncached to the front, cached to the back"
-)
+@points(1, FREE, rule=7, stage="adversary")
 def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
-    """Three sharers, ids out of order, two blocks that were evicted. Predict the whole queue on paper."""
+    """Three requests share blocks, ids out of order, two blocks evicted. Predict the whole queue on paper."""
     kv = make_kv(lab, FREE, num_blocks=13)
     scramble(kv)  # 2 4 6 8 10 12 11 9 7 5 3 1
     hold(kv, PROMPT[:16], "A")  # 2 4 6 8
@@ -382,9 +380,9 @@ def test_three_leave_in_another_order(lab: LabUnderTest) -> None:
     lab.expect("free queue, C, B and A gone in this order", [6, 10, 9, 12, 7, 5, 3, 1, 11, 8, 4, 2], free_queue(kv))
 
 
-@points(1, FREE, stage="adversary", why="the block that was used last is evicted last: recency, not age")
+@points(1, FREE, rule=7, stage="adversary", why="recency counts, not age")
 def test_a_hit_makes_a_block_young_again(lab: LabUnderTest) -> None:
-    """One prompt is asked again and again; in between, prompts that are never repeated. Which one is evicted?"""
+    """One prompt is sent again and again, and others once in between. The repeated one stays cached."""
     kv = make_kv(lab, FREE, num_blocks=9)
     got = []
     for number in range(6):
@@ -394,9 +392,9 @@ def test_a_hit_makes_a_block_young_again(lab: LabUnderTest) -> None:
     lab.expect("blocks of the popular prompt that were hit, time after time", [0, 2, 2, 2, 2, 2], got)
 
 
-@points(1, FREE, stage="adversary", why="the same memory and the same requests: the order alone decides the rate")
+@points(1, FREE, rule=7, stage="adversary", why="the order alone decides the rate")
 def test_the_rate_and_the_size_of_the_pool(lab: LabUnderTest) -> None:
-    """24 requests, one after the other: one of three common beginnings of 12 tokens, and 6 tokens of their own."""
+    """24 requests run one after the other. Each has one of three beginnings of 12 tokens, and 6 tokens of its own."""
     got = []
     for num_blocks in (6, 7, 8, 9, 12, 14, 16):
         kv = make_kv(lab, FREE, num_blocks=num_blocks)
@@ -407,9 +405,9 @@ def test_the_rate_and_the_size_of_the_pool(lab: LabUnderTest) -> None:
     lab.expect("tokens hit, of 432, with 6, 7, 8, 9, 12, 14, 16 blocks", [0, 44, 88, 132, 172, 252, 252], got)
 
 
-@points(1, RECORD, stage="adversary", why="each request adds to all three counters, a hit or not")
+@points(1, RECORD, rule=11, stage="adversary")
 def test_many_requests_add_up(lab: LabUnderTest) -> None:
-    """Requests of all kinds; the counters are looked at in the end only."""
+    """Six requests are recorded. The counters are compared at the end."""
     stats = lab.PrefixCacheStats()
     for num_tokens, num_hits in ((32, 0), (32, 28), (1, 0), (33, 32), (7, 4), (5, 0)):
         stats.record(num_tokens, num_hits)
@@ -419,31 +417,31 @@ def test_many_requests_add_up(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, CACHE, stage="property", why="full blocks are cached in the step that fills them, all of them, twins too")
+@points(1, CACHE, rule=4, stage="property")
 def test_random_lives_of_cache_full_blocks(lab: LabUnderTest) -> None:
-    """Forty random lives of a small cache, each compared step by step with a model made of plain lists."""
+    """Forty random sequences of calls on a small cache are compared, step by step, with a model of plain lists."""
     compare_lives(lab, CACHE)
 
 
-@points(1, POP, stage="property", after="test_6_a_key_keeps_its_blocks", why="an inserted block is found")
+@points(1, POP, rule=1, stage="property", after="test_6_a_key_keeps_its_blocks")
 def test_random_lives_of_the_index(lab: LabUnderTest) -> None:
     """The same, with your index in the engine's pool."""
     compare_lives(lab, POP)
 
 
-@points(1, EVICT, stage="property", why="a block that is handed out or evicted loses its hash; all others keep theirs")
+@points(1, EVICT, rule=6, stage="property")
 def test_random_lives_of_maybe_evict_cached_block(lab: LabUnderTest) -> None:
     """The same, with your `_maybe_evict_cached_block`."""
     compare_lives(lab, EVICT)
 
 
-@points(1, FREE, stage="property", why="uncached blocks to the front, cached ones to the back, in the order given")
+@points(1, FREE, rule=7, stage="property")
 def test_random_lives_of_free_blocks(lab: LabUnderTest) -> None:
     """The same, with your `free_blocks`."""
     compare_lives(lab, FREE)
 
 
-@points(1, FIND, stage="property", why="block after block from the first, up to the first that is not there")
+@points(1, FIND, rule=8, stage="property")
 def test_random_lives_of_find_longest_cache_hit(lab: LabUnderTest) -> None:
     """The same, with your `find_longest_cache_hit`."""
     compare_lives(lab, FIND)

@@ -4,14 +4,16 @@ import textwrap
 from collections.abc import Sequence
 
 from mini_kv.course.given.correct_managers import CORRECT, shuffled
-from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
+from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS, MISREAD_MANAGERS
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
-from mini_kv.course.given.outcomes import Outcome, run_check
+from mini_kv.course.given.outcomes import Outcome, contradicted_rule, run_check
 from mini_kv.course.given.replayed_checks import find_difference
 from mini_kv.course.given.subjects import Correct
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 CHECKS = ("check_sharing", "check_slots", "check_refusals", "check_freeing", "check_eviction", "check_identity")
+MEANT = {"get_computed_blocks": 1, "get_block_ids": 5, "num_free_blocks": 11, "allocate_slots": 8}
+"""The sentence that a check most likely contradicts, by its last call, if no wrong manager does what it expects."""
 SHUFFLED = tuple(shuffled(seed) for seed in (1, 2, 3))
 LAST_CALLS = 12
 """The most calls of a check that its story lists."""
@@ -77,7 +79,7 @@ def catches(lab: LabUnderTest, number: int) -> None:
         _note_calls(lab, outcome)
         what = f"{name} passed {suspect.check}"
         picture = [f"the check made {outcome.told}"]
-        why = f"it breaks a sentence of the contract. Ask: {suspect.ask}"
+        why = f"your check does not cover {lab.sentence(suspect.rule)} Ask: {suspect.ask}"
         lab.fail(what, "AssertionError", InWords("no exception"), why, picture)
     difference = find_difference(outcome.session.made[-1], suspect.make)
     lab.note(f"{suspect.check} accuses {name}: {outcome.said}")
@@ -114,7 +116,7 @@ def _fail_on_all(lab: LabUnderTest, check: str, outcome: Outcome) -> None:
 
     Checks with different mistakes all fail in this way, so the names of all calls and the last answer distinguish them.
     """
-    why = _not_counted(outcome) or "no manager that keeps the contract does what the check expects"
+    why = _not_counted(outcome) or _contradicted(lab, check, outcome)
     calls = outcome.session.made[-1].calls if outcome.session.made else []
     seen = [[call.name for call in calls], calls[-1].answer if calls else ""]
     _fail_for_alarm(lab, check, CORRECT[0], outcome, why, ["all correct managers are accused"], seen)
@@ -133,6 +135,18 @@ def _fail_for_alarm(
     _note_calls(lab, outcome)
     what = f"{check} on a correct manager: {correct.title}"
     lab.fail(what, "no exception", outcome.accused, why, [*picture, *_last_calls(outcome)], seen)
+
+
+def _contradicted(lab: LabUnderTest, check: str, outcome: Outcome) -> str:
+    """Return the sentence of the contract that a check contradicts which accuses all correct managers."""
+    wrong = [*MISREAD_MANAGERS, *FAULTY_MANAGERS]
+    own = [manager for manager in wrong if manager.check == check]
+    rule = contradicted_rule(getattr(lab, check), outcome, own, lab.implementation.file)
+    rule = rule or contradicted_rule(getattr(lab, check), outcome, wrong, lab.implementation.file)
+    calls = outcome.session.made[-1].calls if outcome.session.made else []
+    asked = next((call.name for call in reversed(calls) if call.name in MEANT), "")
+    rule = rule or (MEANT[asked] if asked else 0)
+    return f"your check contradicts {lab.sentence(rule)}" if rule else "no correct manager does what the check expects"
 
 
 def _not_counted(outcome: Outcome) -> str:

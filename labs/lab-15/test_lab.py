@@ -30,8 +30,7 @@ AFTER = {
 def caught(name: str, number: int, value: int, stage: str) -> Any:
     """Return a suspect as a case of a test: its check has to fail on it."""
     check = check_of(number)
-    why = f"the manager breaks one sentence of the contract, under {check.removeprefix('check_').capitalize()}"
-    return pytest.param(number, id=name, marks=points(value, check, stage=stage, after=AFTER[check], why=why))
+    return pytest.param(number, id=name, marks=points(value, check, stage=stage, after=AFTER[check]))
 
 
 # The biography ------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.course.given.outcomes import Outcome, run_check
-from mini_kv.course.given.subjects import Correct, Faulty
+from mini_kv.course.given.outcomes import Outcome, contradicted_rule, run_check
+from mini_kv.course.given.subjects import Correct, Faulty, Misread
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 
 LAST_CALLS = 4
@@ -27,8 +27,10 @@ class Examples:
     faulty: Sequence[Faulty]
     hint: str
     """What a learner reads whose examples raise another exception than an AssertionError on a correct subject."""
-    contract: Mapping[str, str]
-    """The sentences of README for each call."""
+    misread: Sequence[Misread]
+    """What readers expect who have misread the contract."""
+    rules: Mapping[str, int]
+    """The sentence of README's contract that is most likely meant, by the last call before a false alarm."""
     left_free: str
     """What README leaves free."""
 
@@ -37,9 +39,11 @@ class Examples:
         for correct in self.correct:
             outcome = self._run(lab, check, correct)
             what = f"{check} on a correct {self.noun}: {correct.title}"
-            self._no_mistake(lab, outcome, what, "no exception")
+            if outcome.mistake is not None:
+                why = self._why(lab, check, outcome) or self.hint
+                lab.fail(what, "no exception", outcome.mistake, why, _last(outcome))
             if outcome.accused is not None:
-                why = self._why(lab, check, outcome.calls)
+                why = self._why(lab, check, outcome)
                 lab.fail(what, "no exception", outcome.accused, why, _last(outcome), seen=outcome.calls)
         numbers = [number for number, faulty in enumerate(self.faulty, start=1) if faulty.check == check]
         if not any(self._run(lab, check, self.faulty[number - 1]).failed for number in numbers):
@@ -51,13 +55,17 @@ class Examples:
         """Run a function of the learner's on one subject."""
         return run_check(getattr(lab, check), subject.make, self.kind)
 
-    def _why(self, lab: LabUnderTest, check: str, told: Sequence[str]) -> str:
-        """Return what the contract says on the last call before the false alarm, or that it leaves the result free."""
-        accused = [correct for correct in self.correct if self._run(lab, check, correct).accused]
-        if len(accused) < len(self.correct):
+    def _why(self, lab: LabUnderTest, check: str, alarm: Outcome) -> str:
+        """Return the sentence of the contract that a false alarm contradicts, or that it leaves the result free."""
+        accused = [correct for correct in self.correct if self._run(lab, check, correct).failed]
+        if alarm.accused is not None and len(accused) < len(self.correct):
             return f"not every correct {self.noun} is accused. The contract leaves free: {self.left_free}"
-        names = [call.strip().partition("(")[0] for call in reversed(told)]
-        return next((f"the contract: {self.contract[name]}" for name in names if name in self.contract), "")
+        wrong = [*self.misread, *self.faulty]
+        rule = contradicted_rule(getattr(lab, check), alarm, wrong, lab.implementation.file, self.kind)
+        if alarm.accused is not None and not rule:
+            names = [call.strip().partition("(")[0] for call in reversed(alarm.calls)]
+            rule = next((self.rules[name] for name in names if name in self.rules), 0)
+        return f"your example contradicts {lab.sentence(rule)}" if rule else ""
 
     def catches(self, lab: LabUnderTest, number: int) -> None:
         """Fail unless the examples of its area accuse this subject.
@@ -67,11 +75,13 @@ class Examples:
         faulty = self.faulty[number - 1]
         check = faulty.check
         outcome = self._run(lab, check, faulty)
-        if not (outcome.failed and self._passes_correct(lab, check)):
-            self._no_mistake(lab, outcome, f"{check} on {self.noun} {number}", "AssertionError")
+        if outcome.mistake is not None and not (outcome.failed and self._passes_correct(lab, check)):
+            what = f"{check} on {self.noun} {number}"
+            lab.fail(what, "AssertionError", outcome.mistake, self.hint, _last(outcome))
         if not outcome.failed:
             what = f"{self.noun} {number} passed {check}"
-            lab.fail(what, "AssertionError", InWords("no exception"), "", _last(outcome))
+            why = f"no example of yours covers {lab.sentence(faulty.rule)}"
+            lab.fail(what, "AssertionError", InWords("no exception"), why, _last(outcome))
         lab.note(f"{check} accuses {self.noun} {number}: {outcome.said}")
         for call in outcome.calls:
             lab.note(f"   {call}")
@@ -80,10 +90,6 @@ class Examples:
         """Return whether the examples raise no exception on any correct subject."""
         outcomes = (self._run(lab, check, correct) for correct in self.correct)
         return not any(outcome.accused or outcome.mistake for outcome in outcomes)
-
-    def _no_mistake(self, lab: LabUnderTest, outcome: Outcome, what: str, want: str) -> None:
-        if outcome.mistake is not None:
-            lab.fail(what, want, outcome.mistake, self.hint, _last(outcome))
 
 
 def _last(outcome: Outcome) -> list[str]:

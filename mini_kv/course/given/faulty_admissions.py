@@ -4,18 +4,19 @@ An example may make the calls of `CacheUnderTest`. The faulty versions are below
 reading the lab's answers.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.course.given import faulty_parts as parts
 from mini_kv.course.given import manager_under_test
 from mini_kv.course.given.correct_managers import take_uncached
 from mini_kv.course.given.manager_under_test import Session
 from mini_kv.course.given.small_manager import make_manager
-from mini_kv.course.given.subjects import Correct, Faulty
+from mini_kv.course.given.subjects import Correct, Faulty, Misread
 
 Prefill = Callable[[KVCacheManager, list[int], str], tuple[Request, int] | None]
 
@@ -45,16 +46,18 @@ class Version:
     prefill: Prefill = prefill
     ref_counts: Callable[[KVCacheManager, Request], list[int]] = ref_counts
     hit_rate: Callable[[KVCacheManager], float] = cache_hit_rate
+    manager: Mapping[str, Any] = field(default_factory=dict)
+    """Parts of the cache manager that are replaced."""
 
 
 class CacheUnderTest:
     """A cache whose requests are admitted by a version of unknown kind."""
 
     def __init__(self, session: Session, num_blocks: int, block_size: int) -> None:
-        """Make a cache with this many blocks that can be used, of `block_size` tokens."""
+        """Make a cache with this many blocks that can be used, of `block_size` tokens. The null block is not among them."""
         self._session = session
         self._version: Version = session.make_inner()
-        self._kv = make_manager(num_blocks + 1, block_size)
+        self._kv = make_manager(num_blocks + 1, block_size, **self._version.manager)
         self._requests: dict[str, Request] = {}
         self.told = [f"a cache of {num_blocks} blocks of {block_size} tokens"]
         """The calls so far with their answers, as text."""
@@ -192,20 +195,132 @@ def percent(kv: KVCacheManager) -> float:
 
 _P, _R, _H = "check_prefill", "check_ref_counts", "check_hit_rate"
 FAULTY_VERSIONS = (
-    Faulty(_P, partial(Version, prefill=takes_new_blocks), "The table begins with the blocks that were found."),
-    Faulty(_P, partial(Version, prefill=asks_for_all_tokens), "New blocks are taken for the other tokens only."),
-    Faulty(_P, partial(Version, prefill=counts_the_new_tokens), "The whole prompt is computed afterwards."),
-    Faulty(_P, partial(Version, prefill=returns_new_tokens), "`prefill` returns the tokens that were found."),
-    Faulty(_P, partial(Version, prefill=makes_room), "A refusal evicts nothing."),
-    Faulty(_P, partial(Version, prefill=keeps_a_block), "A refusal takes no block."),
-    Faulty(_R, partial(Version, ref_counts=counts_hits_alone), "There is a count for each block of the table."),
-    Faulty(_R, partial(Version, ref_counts=tail_first), "The first count is that of the first block."),
-    Faulty(_R, partial(Version, ref_counts=held_or_not), "A count is the number of tables with this block."),
-    Faulty(_H, partial(Version, hit_rate=one_without_a_hit), "Without a hit the rate is 0.0."),
-    Faulty(_H, partial(Version, hit_rate=hits_per_miss), "The rate is a share of all tokens of the prompts."),
-    Faulty(_H, partial(Version, hit_rate=percent), "The rate is at most 1.0."),
+    Faulty(_P, partial(Version, prefill=takes_new_blocks), rule=5),
+    Faulty(_P, partial(Version, prefill=asks_for_all_tokens), rule=6),
+    Faulty(_P, partial(Version, prefill=counts_the_new_tokens), rule=4),
+    Faulty(_P, partial(Version, prefill=returns_new_tokens), rule=3),
+    Faulty(_P, partial(Version, prefill=makes_room), rule=8),
+    Faulty(_P, partial(Version, prefill=keeps_a_block), rule=8),
+    Faulty(_R, partial(Version, ref_counts=counts_hits_alone), rule=9),
+    Faulty(_R, partial(Version, ref_counts=tail_first), rule=9),
+    Faulty(_R, partial(Version, ref_counts=held_or_not), rule=10),
+    Faulty(_H, partial(Version, hit_rate=one_without_a_hit), rule=12),
+    Faulty(_H, partial(Version, hit_rate=hits_per_miss), rule=11),
+    Faulty(_H, partial(Version, hit_rate=percent), rule=11),
 )
 """Version 1 is the first of them."""
+
+
+# What a reader may expect who has misread a sentence ----------------------------------------------------------------
+
+
+def finds_all(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Find a wholly cached prompt as a whole."""
+    _, num_cached = kv.get_computed_blocks(kv.new_request("longer", [*token_ids, 0]))
+    admitted = prefill(kv, token_ids, request_id)
+    return (admitted[0], num_cached) if admitted is not None and num_cached == len(token_ids) else admitted
+
+
+def finds_all_but_one(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Find all tokens of a block but the last, too."""
+    admitted, found = prefill(kv, token_ids, request_id), finds_all(kv, token_ids, request_id + "again")
+    return admitted if admitted is None or found is None else (admitted[0], min(found[1], len(token_ids) - 1))
+
+
+def refuses_with_0(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Any, int] | None:
+    """Return 0 tokens if there is no room."""
+    return prefill(kv, token_ids, request_id) or (None, 0)
+
+
+def needs_room_for_all(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Refuse a prompt that is longer than the free blocks, whatever is found."""
+    has_room = len(token_ids) <= kv.block_pool.num_free_blocks * kv.block_size
+    return prefill(kv, token_ids, request_id) if has_room else None
+
+
+class Remembers:
+    """Counts and rates that a cache would need a memory for: one of them for each cache."""
+
+    def __init__(self) -> None:
+        self.most: dict[int, int] = {}
+        self.rates: list[float] = []
+        self.seen = self.found = 0
+
+    def ever(self, kv: KVCacheManager, request: Request) -> list[int]:
+        """Return how many tables had each block at most."""
+        for block in kv.block_pool.blocks:
+            self.most[block.block_id] = max(self.most.get(block.block_id, 0), block.ref_cnt)
+        return [self.most[block.block_id] for block in kv.get_blocks(request.request_id).blocks[0]]
+
+    def admit(self, kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+        """Admit a request, and count it: a refused one, too."""
+        admitted = prefill(kv, token_ids, request_id)
+        for block in kv.block_pool.blocks:
+            self.most[block.block_id] = max(self.most.get(block.block_id, 0), block.ref_cnt)
+        self.rates.append(admitted[1] / len(token_ids) if admitted and token_ids else 0.0)
+        self.seen += len(token_ids)
+        return admitted
+
+    def mean(self, kv: KVCacheManager) -> float:
+        """Return the mean of the requests' rates."""
+        return sum(self.rates) / max(len(self.rates), 1)
+
+    def last(self, kv: KVCacheManager) -> float:
+        """Return the rate of the last request."""
+        return self.rates[-1] if self.rates else 0.0
+
+    def of_finders(self, kv: KVCacheManager) -> float:
+        """Return the rate without the requests that found nothing."""
+        return sum(self.rates) / max(sum(rate > 0 for rate in self.rates), 1)
+
+    def of_requests(self, kv: KVCacheManager) -> float:
+        """Return the share of requests that found something."""
+        return sum(rate > 0 for rate in self.rates) / max(len(self.rates), 1)
+
+    def of_all(self, kv: KVCacheManager) -> float:
+        """Return the rate with the tokens of the refused requests."""
+        return kv.prefix_cache_stats.hits / max(self.seen, 1)
+
+
+def remembering(answer: str) -> Version:
+    """Return a version of which one answer needs a memory."""
+    memory = Remembers()
+    return Version(memory.admit, **{"ref_counts" if answer == "ever" else "hit_rate": getattr(memory, answer)})
+
+
+def others(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the counts without the request's own reference."""
+    return [count - 1 for count in ref_counts(kv, request)]
+
+
+def all_running(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the greatest count for all blocks."""
+    counts = ref_counts(kv, request)
+    return [max(counts)] * len(counts)
+
+
+MISREAD_VERSIONS = (
+    Misread(partial(Version, prefill=refuses_with_0), rule=7),
+    Misread(partial(Version, prefill=needs_room_for_all), rule=7),
+    Misread(partial(Version, prefill=finds_all), rule=2),
+    Misread(partial(Version, manager={"tables": parts.HitsTheLastToken}, prefill=finds_all), rule=2),
+    Misread(partial(Version, prefill=finds_all_but_one), rule=1),
+    Misread(partial(Version, manager={"tables": parts.CachesAtTheEnd}), rule=1),
+    Misread(partial(Version, manager={"tables": parts.AllOrNothing}), rule=1),
+    Misread(partial(Version, manager={"tables": parts.HitsAfterAHole}), rule=1),
+    Misread(partial(Version, manager={"make_pool": parts.ForgetsFreedBlocks}), rule=1),
+    Misread(partial(Version, manager={"make_index": parts.NeverForgets}), rule=1),
+    Misread(partial(Version, manager={"tables": parts.RevivesForNothing, "make_pool": parts.GivesWhatThereIs}), rule=7),
+    Misread(partial(Version, manager={"make_pool": parts.CountsCachedAsUsed}), rule=1),
+    Misread(partial(Version, ref_counts=others), rule=10),
+    Misread(partial(Version, ref_counts=all_running), rule=10),
+    Misread(partial(remembering, "ever"), rule=10),
+    Misread(partial(remembering, "mean"), rule=11),
+    Misread(partial(remembering, "last"), rule=11),
+    Misread(partial(remembering, "of_finders"), rule=11),
+    Misread(partial(remembering, "of_requests"), rule=11),
+    Misread(partial(remembering, "of_all"), rule=11),
+)
 
 
 # The correct versions -----------------------------------------------------------------------------------------------

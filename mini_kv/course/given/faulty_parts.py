@@ -188,6 +188,27 @@ class RefusesTheLastBlock(KVCacheManager):
         return super().allocate_slots(request, *args, **{**options, "reserved_blocks": 1})
 
 
+class NeedsRoomForAll(KVCacheManager):
+    """Refuses a request if its hit and its new blocks are more than the free blocks."""
+
+    def allocate_slots(self, request: Request, *args: Any, **options: Any) -> KVCacheBlocks | None:
+        """Allocate if every token of the request would have a new block."""
+        if request.num_tokens > self.block_pool.num_free_blocks * self.block_size:
+            return None
+        return super().allocate_slots(request, *args, **options)
+
+
+class CountsItsSteps(KVCacheManager):
+    """Counts the tokens of a step as computed in `allocate_slots`."""
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, *args: Any, **options: Any) -> Any:
+        """Allocate, and count the hit and the new tokens."""
+        new_blocks = super().allocate_slots(request, num_new_tokens, *args, **options)
+        if new_blocks is not None:
+            request.num_computed_tokens += num_new_tokens + (args[0] if args else 0)
+        return new_blocks
+
+
 # Freeing ------------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +254,34 @@ class HandsOutTheNullBlock(BlockPool):
         super().__init__(*args, **options)
         self.null_block.is_null = False
         self.free_block_queue.append_n([self.null_block])
+
+
+class ForgetsFreedBlocks(BlockPool):
+    """Removes a block from the index as soon as no table contains it."""
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        """Free the blocks, and forget the content of those that no table contains."""
+        freed = list(ordered_blocks)
+        super().free_blocks(freed)
+        self.evict_blocks([block.block_id for block in freed if block.ref_cnt == 0])
+
+
+class CountsTheNullBlock(BlockPool):
+    """Counts the null block as free."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Number of free blocks, and one."""
+        return super().num_free_blocks + 1
+
+
+class CountsCachedAsUsed(BlockPool):
+    """Does not count a cached block as free, although it can be taken."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Number of free blocks that are not cached."""
+        return sum(block.block_hash is None for block in self.free_block_queue.get_all_free_blocks())
 
 
 # Eviction -----------------------------------------------------------------------------------------------------------
@@ -289,6 +338,18 @@ class UselessLast(FreeKVCacheBlockQueue):
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Append the blocks."""
         self.append_n(blocks)
+
+
+class CachedFirst(FreeKVCacheBlockQueue):
+    """Takes cached blocks before those that are not cached."""
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put cached blocks at the front."""
+        super().prepend_n(blocks)
+
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put the others at the back."""
+        super().append_n(blocks)
 
 
 class KeepsItsOldHash(BlockPool):
@@ -393,6 +454,13 @@ def hashes_of_joined_tokens(
         hash_function,
         lambda _, parent, tokens: (parent, [int(digit) for digit in "".join(map(str, tokens))]),
     )
+
+
+def hashes_of_sorted_tokens(
+    block_size: int, hash_function: HashFunction = sha256, *_namespace: Any
+) -> RequestBlockHasher:
+    """Ignores the order of a block's tokens."""
+    return _block_by_block(block_size, hash_function, lambda _, parent, tokens: (parent, sorted(tokens)))
 
 
 # Counting, and several groups ---------------------------------------------------------------------------------------

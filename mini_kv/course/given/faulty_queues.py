@@ -12,7 +12,7 @@ from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.course.given.manager_under_test import Session
-from mini_kv.course.given.subjects import Correct, Faulty
+from mini_kv.course.given.subjects import Correct, Faulty, Misread
 
 
 class QueueUnderTest:
@@ -268,20 +268,145 @@ class RemembersThePlace(PlainQueue):
 
 
 FAULTY_QUEUES = (
-    Faulty("check_taking", TakesTheNewest, "`popleft` takes the block at the front."),
-    Faulty("check_taking", TakesInReverse, "`popleft_n` returns the blocks in their order."),
-    Faulty("check_taking", GivesWhatThereIs, "`popleft_n` raises if there are too few blocks."),
-    Faulty("check_taking", TakesBeforeItRefuses, "A call that raises changes nothing: no block is taken."),
-    Faulty("check_returning", AppendsInReverse, "`append_n` puts the blocks at the back in the order given."),
-    Faulty("check_returning", PrependsOneByOne, "`prepend_n` puts the blocks at the front in the order given."),
-    Faulty("check_returning", CountsCalls, "The count is the number of blocks in the queue, after `append_n`."),
-    Faulty("check_returning", ChecksOneByOne, "A call that raises changes nothing: no block is added."),
-    Faulty("check_removing", TurnsTheQueue, "After `remove` the others keep their order."),
-    Faulty("check_removing", RemovesUncounted, "The count is the number of blocks in the queue, after `remove`."),
-    Faulty("check_removing", RemovesWhatIsNotThere, "`remove` raises if the block is not in the queue."),
-    Faulty("check_removing", RemembersThePlace, "`append` puts a block at the back, also one that was removed."),
+    Faulty("check_taking", TakesTheNewest, rule=1),
+    Faulty("check_taking", TakesInReverse, rule=2),
+    Faulty("check_taking", GivesWhatThereIs, rule=3),
+    Faulty("check_taking", TakesBeforeItRefuses, rule=11),
+    Faulty("check_returning", AppendsInReverse, rule=5),
+    Faulty("check_returning", PrependsOneByOne, rule=6),
+    Faulty("check_returning", CountsCalls, rule=10),
+    Faulty("check_returning", ChecksOneByOne, rule=11),
+    Faulty("check_removing", TurnsTheQueue, rule=8),
+    Faulty("check_removing", RemovesUncounted, rule=10),
+    Faulty("check_removing", RemovesWhatIsNotThere, rule=9),
+    Faulty("check_removing", RemembersThePlace, rule=4),
 )
 """Queue 1 is the first of them."""
+
+
+# What a reader may expect who has misread a sentence ----------------------------------------------------------------
+
+
+class SortsById(PlainQueue):
+    """Keeps the blocks in the order of their ids."""
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """Return the blocks, the smallest id first."""
+        return sorted(self.line, key=lambda block: block.block_id)
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the blocks with the smallest ids."""
+        self.line = self.get_all_free_blocks()
+        return super().popleft_n(n)
+
+
+class IsAStack(PlainQueue):
+    """Puts blocks where they are taken next."""
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put the blocks at the front."""
+        super().prepend_n(blocks)
+
+
+class MovesToTheBack(PlainQueue):
+    """Moves a block that is in the queue already, as an LRU list does."""
+
+    def check(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Take the blocks out first, and accept each."""
+        self.line = [block for block in self.line if block not in blocks]
+        self.num_free_blocks = len(self.line)
+
+
+class IgnoresRepeats(PlainQueue):
+    """Leaves a block that is in the queue already at its place, without an error."""
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put only the new blocks at the back."""
+        super().append_n([block for block in dict.fromkeys(blocks) if block not in self.line])
+
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put only the new blocks at the front."""
+        super().prepend_n([block for block in dict.fromkeys(blocks) if block not in self.line])
+
+
+class FillsTheGap(PlainQueue):
+    """Puts the last block at the place of a removed one."""
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Move the last block into the gap."""
+        place = self.line.index(block) if block in self.line else 0
+        super().remove(block)
+        self.line = [*self.line[:place], *self.line[place:][-1:], *self.line[place:][:-1]]
+
+
+class CountsAllBlocks(PlainQueue):
+    """Counts the blocks that it ever had."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Number of blocks that were in the queue."""
+        return self.ever
+
+    @num_free_blocks.setter
+    def num_free_blocks(self, number: int) -> None:
+        """Keep the greatest number."""
+        self.ever = max(number, getattr(self, "ever", 0))
+
+
+class NeedsOneMore(PlainQueue):
+    """Refuses to give its last block."""
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the blocks if one is left after them."""
+        if n == len(self.line) > 0:
+            raise OutOfBlocksError(n, n - 1)
+        return super().popleft_n(n)
+
+
+class GoesOnAfterAnError(PlainQueue):
+    """Adds the blocks of a refused call that are not in the queue."""
+
+    def check(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Add the new blocks, then raise."""
+        known = {*self.line}
+        if len({*known, *blocks}) < len(known) + len(blocks):
+            self.line += [block for block in dict.fromkeys(blocks) if block not in known]
+            self.num_free_blocks = len(self.line)
+            raise BlockStateError("in the queue already")
+
+
+class TakesNoReturns(PlainQueue):
+    """Refuses a block that has left the queue."""
+
+    def check(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Raise for a block that was in the queue before."""
+        self.ever = {*getattr(self, "ever", ()), *self.line}
+        super().check(blocks)
+        if self.ever & {*blocks}:
+            raise BlockStateError("was in the queue before")
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Remember the blocks."""
+        self.ever = {*getattr(self, "ever", ()), *self.line}
+        return super().popleft_n(n)
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Remember the blocks."""
+        self.ever = {*getattr(self, "ever", ()), *self.line}
+        super().remove(block)
+
+
+MISREAD_QUEUES = (
+    Misread(SortsById, rule=1),
+    Misread(IsAStack, rule=4),
+    Misread(MovesToTheBack, rule=7),
+    Misread(IgnoresRepeats, rule=7),
+    Misread(FillsTheGap, rule=8),
+    Misread(CountsAllBlocks, rule=10),
+    Misread(NeedsOneMore, rule=3),
+    Misread(GoesOnAfterAnError, rule=11),
+    Misread(TakesNoReturns, rule=4),
+)
 
 
 # The correct queues -------------------------------------------------------------------------------------------------

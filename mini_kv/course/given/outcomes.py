@@ -1,7 +1,7 @@
 """Runs a learner's check on one manager, queue or admission, and returns whether the check accuses it."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,51 @@ class Outcome:
         return list(self.session.made[-1].told) if self.session.made else []
 
     @property
+    def all_calls(self) -> list[str]:
+        """The calls to all objects that the check made, with their answers."""
+        return [call for made in self.session.made for call in made.told]
+
+    @property
     def told(self) -> str:
         """The size of the run in words."""
         num_managers = len(self.session.made)
         return f"{self.session.num_calls} calls on {num_managers} manager{'s' * (num_managers != 1)}"
+
+
+def contradicted_rule(
+    check: Callable[[Any], object],
+    alarm: Outcome,
+    wrong: Sequence[Any],
+    file: str,
+    kind: Callable[..., Any] = ManagerUnderTest,
+) -> int:
+    """Return the number of the sentence of the contract that a false alarm contradicts, or 0 if it is not known.
+
+    The check expects something that a correct subject does not do. So its failing line passes on a wrong subject that
+    does it, and this subject breaks the sentence. Of several, the one with the answers that differ least up to there.
+
+    Args:
+        check: the learner's check.
+        alarm: its outcome on a correct subject.
+        wrong: subjects with `make` and `rule`.
+        file: the learner's file.
+        kind: what the check gets.
+    """
+    place, answers = _place(alarm, file), alarm.all_calls
+    found: list[tuple[int, int]] = []
+    for subject in wrong:
+        outcome = run_check(check, subject.make, kind)
+        if not outcome.failed or _place(outcome, file) > place:
+            differences = sum(mine != its for mine, its in zip(answers, outcome.all_calls, strict=False))
+            found.append((differences, subject.rule))
+    return min(found, default=(0, 0), key=lambda pair: pair[0])[1]
+
+
+def _place(outcome: Outcome, file: str) -> list[int]:
+    """Return the lines of the learner's file on which the check ended, outermost first."""
+    error = outcome.accused or outcome.mistake
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    return [frame.lineno or 0 for frame in frames if frame.filename == file]
 
 
 def run_check(

@@ -21,5 +21,14 @@ class Faulty:
     check: str
     """The function whose part of the contract it breaks."""
     make: Callable[..., Any]
-    breaks: str
-    """The sentence that it breaks."""
+    rule: int
+    """The number of the sentence of README's contract that it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """A program that does what a reader expects who has misread a sentence of the contract. No check has to find it."""
+
+    make: Callable[..., Any]
+    rule: int
+    """The number of this sentence."""

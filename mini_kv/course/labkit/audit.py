@@ -190,7 +190,12 @@ def _audit_starter(audit: Audit) -> None:
 
 
 def _audit_contract(audit: Audit, results: Sequence[LabResult]) -> None:
-    """Check that every test names a sentence of README's contract, and that every sentence has a test."""
+    """Check that every test names a sentence of README's contract, and that every sentence has a test.
+
+    Where learners write tests, the subjects name the sentences.
+    """
+    if not any(result.rule for result in results) and audit.lab.contract():
+        return
     names = [name for name in ("test_lab.py", "helpers.py") if (audit.lab.folder / name).is_file()]
     told = "".join((audit.lab.folder / name).read_text(encoding="utf-8") for name in names)
     named = {int(number) for number in re.findall(r"\brule=(\d+)", told)}

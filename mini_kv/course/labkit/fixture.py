@@ -277,6 +277,10 @@ class LabUnderTest:
             if not same(want, got):
                 self.fail(what, want, got, why, seen=[got for _, _, got, _ in rows])
 
+    def sentence(self, rule: int) -> str:
+        """Return a sentence of the lab's contract with its number, for the reason of a failure."""
+        return f"rule {rule} of the contract: {self.implementation.lab.contract()[rule - 1]}"
+
     def note(self, what: str) -> None:
         """Add a sentence to the test's story, which `mini-kv story` plays."""
         self.notes.append(Note(what, self._moment))

@@ -49,8 +49,6 @@ class LabResult:
     function: str
     stage: str
     after: str | None
-    rule: int = 0
-    """Number of the sentence of the lab's contract that the test checks, or 0."""
     state: State = State.NOT_RUN
     message: str = ""
     """The message of the failure, as the student saw it."""
@@ -62,6 +60,8 @@ class LabResult:
     """The possible belief, at the first failure of a function with a known mistake. After one sign, its question."""
     table: Sequence[str] = ()
     """Lines of a table that a passed test made."""
+    rule: int = 0
+    """Number of the sentence of the lab's contract that the test checks, or 0."""
 
     @property
     def short_function(self) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ def passed(name: str) -> str:
 
 def test_after_a_lab_it_is_offered_and_the_next_one_is_the_next_of_the_twelve():
     offer, following = (
-        "  Further: share, revive and evict, in your own words (45 minutes),",
+        "  Part 2: share, revive and evict, in your own words (45 minutes),",
         "  Next: Slots for the next",
     )
     assert 0 < passed("5").index(offer) < passed("5").index(following)
@@ -70,6 +71,38 @@ def test_its_lab_collects_nothing_of_it():
     assert done.returncode == 1
     assert "0 of 50 points" in done.stdout and "20 todo" in done.stdout
     assert "further" not in done.stdout
+
+
+@pytest.fixture
+def own_copy(tmp_path: Path) -> Path:
+    """Return a checkout with both parts of lab-05, of which the first is solved."""
+    for lab_id in ("lab-05", "lab-05-further"):
+        shutil.copytree(ROOT / "labs" / lab_id, tmp_path / "labs" / lab_id)
+        shutil.copyfile(find_lab(lab_id, ROOT).pristine_starter, tmp_path / "labs" / lab_id / "starter.py")
+    shutil.copyfile(ROOT / "solutions" / "lab-05" / "solution.py", tmp_path / "labs" / "lab-05" / "starter.py")
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def run_of(checkout: Path, *arguments: str) -> str:
+    """Return what a run of the learner's own files prints."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "LAB_IMPL": "starter"}
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.slow
+def test_part_1_ends_green_by_itself_and_part_2_is_run_after_it_once_it_is_begun(own_copy: Path) -> None:
+    alone = run_of(own_copy, "labs/lab-05")
+    assert "PASSED. Part 1 done: 50 of 50" in alone and "20 passed" in alone.splitlines()[-1]
+    assert "of 30 points" not in alone
+    second = own_copy / "labs" / "lab-05-further" / "starter.py"
+    second.write_text(second.read_text(encoding="utf-8").replace('todo("lab-05-further", "take",', "print("), "utf-8")
+    both = run_of(own_copy, "labs/lab-05")
+    assert both.index("PASSED. Part 1 done: 50 of 50") < both.index("0 of 30 points")
+    assert "of 30 points" not in run_of(own_copy, "labs/lab-05/test_lab.py")
+    assert "of 50 points" not in run_of(own_copy, "labs/lab-05-further")
 
 
 def test_the_queues_that_are_foreseen_are_those_that_the_story_measures():
