@@ -217,7 +217,7 @@ class Batch:
                 marks = "".join("X" if (block, place) in stale else "o" for place in range(self.block_size))
                 what, got = f"a load reads places of {name} that hold no token", f"{len(stale)} of them by program"
                 picture = [f"block {block}   {marks}   o a token's place   X a place that holds no token"]
-                lab.fail(what, "0 of them", f"{got} {load.program}", "a masked lane costs no read: mask these", picture)
+                lab.fail(what, "0 of them", f"{got} {load.program}", "a masked lane costs no read", picture, rule=9)
 
 
 def others(wrong: Sequence[object]) -> str:

@@ -83,20 +83,17 @@ class Play:
             self.lab.fail("what schedule returned", "a SchedulerOutput", step)
         num_tokens, limits = step.total_num_scheduled_tokens, self.scheduler.config
         if num_tokens > limits.max_num_batched_tokens:
-            why = "the budget limits the tokens of all requests in a step"
-            self.lab.fail(
-                f"tokens of the step {told(step)}", f"at most {limits.max_num_batched_tokens}", num_tokens, why
-            )
+            what = f"tokens of the step {told(step)}"
+            self.lab.fail(what, f"at most {limits.max_num_batched_tokens}", num_tokens, rule=1)
         if len(self.running) > limits.max_num_seqs:
-            self.lab.fail("those who run", f"at most {limits.max_num_seqs}", self.running)
+            self.lab.fail("those who run", f"at most {limits.max_num_seqs}", self.running, rule=5)
         gave_way = f"; gave way: {', '.join(step.preempted_req_ids)}" if step.preempted_req_ids else ""
         of_budget = f"{num_tokens} of {limits.max_num_batched_tokens} tokens"
         self.lab.note(f"step: {told(step) or 'empty'}   ({of_budget}; {self._who}{gave_way})")
         strangers = [name for name in step.num_scheduled_tokens if name not in self.running or name in self.waiting]
         if strangers:
             what = f"who is in the step {told(step)}, but not in the batch ({self._who})"
-            why = "a preempted request must not be scheduled in the same step"
-            self.lab.fail(what, [], strangers, why)
+            self.lab.fail(what, [], strangers, rule=2)
         return step
 
     def update_from_output(self, step: SchedulerOutput, sampled: SampledTokens) -> list[EngineCoreOutput]:

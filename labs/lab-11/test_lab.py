@@ -68,7 +68,7 @@ def test_4_the_last_to_come_gives_way(lab: LabUnderTest) -> None:
     lab.expect("who gave way", ["B"], step.preempted_req_ids, why="the worker is told whose blocks are no longer there")
     lab.expect("those who run", ["A"], play.running)
     why = "B's blocks are free now, but no request enters in a step that preempts one"
-    lab.expect("those who wait", ["B", "C"], play.waiting, why)
+    lab.expect("those who wait", ["B", "C"], play.waiting, why, rule=3)
     play.finish(step)
 
 
@@ -84,9 +84,9 @@ def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnd
     lab.expect("those who run", ["A"], play.running, why="B has no blocks, so it is removed from the batch")
     lab.expect("those who wait", ["B", "C"], play.waiting, why="B arrived before all waiting requests")
     lab.expect("B's status", "preempted", b.status.value)
-    lab.expect("B's computed tokens", 0, b.num_computed_tokens, why="its KV was in the freed blocks")
-    lab.expect("B's known tokens", 13, b.num_tokens, why="sampled tokens are kept")
-    lab.expect("preemptions of B, and of all", [1, 1], [b.num_preemptions, play.scheduler.num_preemptions])
+    lab.expect("B's computed tokens", 0, b.num_computed_tokens, why="its KV was in the freed blocks", rule=8)
+    lab.expect("B's known tokens", 13, b.num_tokens, rule=8)
+    lab.expect("preemptions of B, and of all", [1, 1], [b.num_preemptions, play.scheduler.num_preemptions], rule=8)
     _, num_hit_tokens = play.kv.get_computed_blocks(b)
     lab.expect("tokens that B would find now", 12, num_hit_tokens, why="freed blocks stay cached until reuse")
 

@@ -189,8 +189,7 @@ def remove(lab: LabUnderTest, group: Any, name: str, num_computed_tokens: int) -
     """Call the learner's `remove_skipped_blocks`, and check the ledger before anything else."""
     group.remove_skipped_blocks(name, num_computed_tokens)
     lab.check_pool(group.block_pool, group.req_to_blocks)
-    why = "no request holds the null block, so no request frees it"
-    lab.expect("null blocks given to free_blocks", 0, group.block_pool.num_null_freed, why)
+    lab.expect("null blocks given to free_blocks", 0, group.block_pool.num_null_freed, rule=3)
 
 
 def table_of(group: Any, name: str) -> list[int]:

@@ -100,7 +100,7 @@ def test_4_skipped_blocks_are_freed_last_first(lab: LabUnderTest) -> None:
     """A's six blocks are cached. After a long step, one call frees four of them. In which order?"""
     group = with_tables(lab, window(4), num_blocks=10, cached=range(1, 7), A=[1, 2, 3, 4, 5, 6])
     remove(lab, group, "A", 12)
-    lab.expect("A's table with 12 tokens computed", [0, 0, 0, 0, 5, 6], table_of(group, "A"))
+    lab.expect("A's table with 12 tokens computed", [0, 0, 0, 0, 5, 6], table_of(group, "A"), rule=2)
     lab.expect("free queue, the next to be reused first", [7, 8, 9, 4, 3, 2, 1], free_queue(group))
     lab.expect("cached blocks", [1, 2, 3, 4, 5, 6], cached_blocks(group), why="freed blocks can be hit")
 
@@ -195,7 +195,7 @@ def test_10_layers_are_dealt_into_groups_of_one_size(lab: LabUnderTest) -> None:
     lab.expect("layers in each group", [10, 10, 10], [len(names) for names in groups])
     for number, (kind, first) in enumerate((("f", range(10)), ("w", range(0, 20, 2)), ("w", range(1, 20, 2)))):
         want = [f"{kind}{layer}" for layer in first]
-        lab.expect(f"layers of group {number}", want, groups[number], why="dealt like cards, one to each")
+        lab.expect(f"layers of group {number}", want, groups[number], rule=12)
 
 
 @points(1, GROUP, rule=12, why="empty places are spread, so no group is left with two layers and eight unused places")
@@ -261,10 +261,10 @@ def test_again_and_before_admission(lab: LabUnderTest) -> None:
         (14, [0, 0, 0, 0, 0, 6, 7], [1, 2, 3, 8, 9, 10, 11, 4, 5]),
     ):
         remove(lab, group, "A", num_computed)
-        lab.expect(f"A's table with {num_computed} tokens computed", want, table_of(group, "A"))
+        lab.expect(f"A's table with {num_computed} tokens computed", want, table_of(group, "A"), rule=2)
         lab.expect(f"free queue with {num_computed} tokens computed", queue, free_queue(group))
     group.remove_skipped_blocks("B", 14)
-    lab.expect("requests with a table, after a call for B, who has none", ["A"], list(group.req_to_blocks))
+    lab.expect("requests with a table, after a call for B, who has none", ["A"], list(group.req_to_blocks), rule=2)
 
 
 @points(1, REMOVE, rule=3, stage="adversary", why="uncached blocks go to the front, in the order given")
@@ -342,7 +342,7 @@ def test_how_many_lookups(lab: LabUnderTest) -> None:
         draw(pool, 0, marks, range(1, 1001), hashes)
         hit = make_group(lab, FIND, window(4), pool).find_longest_cache_hit(hashes, 2000)
         what = f"of 1,000 blocks, cached but for {list(holes)}" if holes else "of 1,000 blocks, all cached"
-        lab.expect(f"blocks hit {what}", sorted(want), [position for position, b in enumerate(hit) if not b.is_null])
+        lab.expect(f"blocks hit {what}", sorted(want), [n for n, b in enumerate(hit) if not b.is_null], rule=4)
         asked = [int(key[:-4]) for key in pool.cached_block_hash_to_block.asked]
         lab.expect(f"blocks looked up twice {what}", [], sorted({p for p in asked if asked.count(p) > 1}))
         num_left = sum(position < min(want) for position in asked)
@@ -378,8 +378,8 @@ def test_full_attention_is_asked_once(lab: LabUnderTest) -> None:
     cached = [(full(), "abcdefgh"), (window(3), "abc e gh"), (window(5), "abcd fg "), (state(), "ab de  h")]
     groups = with_groups(lab, *cached, full_attention=CountedFullAttention)
     hits, num_tokens = meet(lab, groups, 8, 16)
-    lab.expect("tokens hit", 4, num_tokens, why="the limit falls: 16, 14, 10, 8, 6, 4")
-    lab.expect("blocks hit, one list per group", [[1, 2], [0, 12], [21, 22], [0, 32]], hits)
+    lab.expect("tokens hit", 4, num_tokens, why="the limit falls: 16, 14, 10, 8, 6, 4", rule=8)
+    lab.expect("blocks hit, one list per group", [[1, 2], [0, 12], [21, 22], [0, 32]], hits, rule=8)
     lab.expect("how often full attention was asked", 1, groups.single_type_managers[0].num_asked)
 
 
@@ -392,8 +392,8 @@ def test_at_most_and_at_least(lab: LabUnderTest) -> None:
             hits, num_tokens = meet(lab, groups, 6, limit)
             num_blocks = min(limit // block_size, 4)
             what = f"with at most {limit} tokens, blocks of {block_size}, 4 of them cached in both groups"
-            lab.expect(f"tokens hit {what}", num_blocks * block_size, num_tokens)
-            lab.expect(f"blocks in each list {what}", [num_blocks] * 2, [len(hit) for hit in hits])
+            lab.expect(f"tokens hit {what}", num_blocks * block_size, num_tokens, rule=8)
+            lab.expect(f"blocks in each list {what}", [num_blocks] * 2, [len(hit) for hit in hits], rule=8)
     for other in ("", " bcd"):
         groups = with_groups(lab, (full(), "abcd"), (full(), other), (window(1), ""))
         what = f"full attention with abcd, full attention with {other.strip() or 'nothing'}, and a window of 1"
