@@ -10,7 +10,7 @@ EXAMPLES = Examples(
     faulty=FAULTY_QUEUES,
     misread=MISREAD_QUEUES,
     rules={"popleft": 1, "popleft_n": 2, "append": 4, "append_n": 5, "prepend_n": 6, "remove": 8, "count": 10},
-    left_free="which error is raised, and how the queue is built.",
+    left_free="which error is raised, a number below 0, and how the queue is built.",
     hint="an exception on a correct queue is a mistake of the example. Use is_refused for a call that must raise",
 )
 accepts_all, catches = EXAMPLES.accepts_all, EXAMPLES.catches

@@ -15,7 +15,7 @@ EXAMPLES = Examples(
     faulty=FAULTY_VERSIONS,
     misread=MISREAD_VERSIONS,
     rules={"prefill": 1, "computed": 4, "table": 5, "ref_counts": 10, "hit_rate": 11, "num_free": 6},
-    left_free="the ids of new blocks.",
+    left_free="the ids of new blocks, and which cached block is evicted first.",
     hint="an exception on a correct version is a mistake of the example: assert before the call that fails",
 )
 accepts_all, catches = EXAMPLES.accepts_all, EXAMPLES.catches

@@ -54,7 +54,7 @@ class CacheUnderTest:
     """A cache whose requests are admitted by a version of unknown kind."""
 
     def __init__(self, session: Session, num_blocks: int, block_size: int) -> None:
-        """Make a cache with this many blocks that can be used, of `block_size` tokens. The null block is not among them."""
+        """Make a cache with this many blocks that can be used, the null block not counted, of `block_size` tokens."""
         self._session = session
         self._version: Version = session.make_inner()
         self._kv = make_manager(num_blocks + 1, block_size, **self._version.manager)
