@@ -443,6 +443,56 @@ def test_a_test_of_several_functions_charges_the_one_at_fault(lab):
     assert "hint: mini-kv hint 77 double" in message
 
 
+CONTRACT = """# lab-77
+
+## What to implement
+
+### The contract
+
+1. `double` returns a list.
+2. Each number of it is **twice** the given one,
+   in the given order.
+
+## Run
+"""
+RULES = """from mini_kv.course import points
+
+
+@points(10, "double", rule=1)
+def test_double(lab):
+    lab.expect("kind", list, type(lab.double([1])))
+    lab.expect("twice 1", [2], lab.double([1]), rule=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "rule"),
+    [
+        ("tuple(numbers)", "breaks rule 1 of the contract: `double` returns a list."),
+        ("numbers", "breaks rule 2 of the contract: Each number of it is twice the given one, in the given order."),
+        ("1 // 0", "breaks rule 1 of the contract: `double` returns a list."),
+    ],
+)
+def test_without_a_belief_a_failure_has_the_sentence_of_the_contract_that_is_broken(lab, result, rule):
+    """That of the test, or of the comparison if it names another one."""
+    lab.write("labs/lab-77/README.md", CONTRACT)
+    lab.write("labs/lab-77/test_lab.py", RULES)
+    run = lab.run_code(changed("[2 * number for number in numbers]", result))
+    assert [line for line in run.message.splitlines() if line.startswith("breaks")] == [rule]
+
+
+def test_a_file_that_cannot_be_loaded_breaks_no_rule(lab):
+    lab.write("labs/lab-77/README.md", CONTRACT)
+    lab.write("labs/lab-77/test_lab.py", RULES)
+    assert "breaks rule" not in lab.run_code(f"{SOLUTION}\n1 // 0\n").out
+
+
+def test_a_second_part_that_is_missing_is_no_error(lab):
+    """As in a folder with one lab alone."""
+    lab.write("labs/lab-77/lab.toml", f'second_part = "lab-77-further"\n{LAB_TOML}')
+    assert lab.run("starter").letters == "TTTT"
+
+
 IN_A_LIBRARY = "import sched\n    loop = sched.scheduler(int, int)\n    loop.enter(1, 1, int)\n    loop.run()\n"
 """A scheduler whose clock stands still."""
 ENDLESS = {

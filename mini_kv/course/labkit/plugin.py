@@ -133,7 +133,8 @@ def _second_parts(config: pytest.Config) -> list[str]:
     """Return the folders of the second parts that the learner has begun, of the labs whose folder is given."""
     folders = [config.invocation_params.dir / argument for argument in config.args]
     labs = [load_lab(folder) for folder in folders if (folder / "lab.toml").is_file()]
-    second_parts = [load_lab(lab.folder.parent / lab.second_part) for lab in labs if lab.second_part]
+    second = [lab.folder.parent / lab.second_part for lab in labs if lab.second_part]
+    second_parts = [load_lab(folder) for folder in second if (folder / "lab.toml").is_file()]
     return [str(lab.folder) for lab in second_parts if lab.is_begun and lab.folder not in folders]
 
 
