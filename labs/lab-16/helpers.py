@@ -11,11 +11,14 @@ import os
 import pickle
 import random
 import re
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from itertools import product
+from math import prod
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -27,6 +30,9 @@ from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 from mini_kv.course.labkit.implementation import LoadError
 from mini_kv.course.labkit.lives import all_different, in_another_process
 
+ONE_CRC = (b"plumless", b"buckeroo")
+"""Two texts with one CRC-32. If the bits in which they differ are flipped in other bytes, their CRC-32 stays too."""
+DIGESTS = ("md5", "sha1", "sha256", "sha512", "blake2b")
 LETTER = [11, 12, 13]
 """The beginning of all letters. After it are the four digits of a PIN, which are tokens 0 to 9, and a full stop."""
 STOP = 10
@@ -300,8 +306,20 @@ def expect_none(lab: LabUnderTest, name: str, num_succeeded: int, num_seeds: int
 
 
 def expect_different(lab: LabUnderTest, name: str, inputs: Sequence[tuple[Any, ...]], why: str = "") -> None:
-    """Call a function of the learner with each input, and fail for those that share their bytes with an earlier one."""
-    all_different(lab, [(f"{name}{told(each)}", call_checked(lab, name, *each)) for each in inputs], why)
+    """Call a function of the learner with each input, and fail for those that share their bytes with an earlier one.
+
+    Then call it again, the last input first. All calls get one list, which is filled anew: only its items may count.
+    """
+    results = [call_checked(lab, name, *each) for each in inputs]
+    all_different(lab, [(f"{name}{told(each)}", result) for each, result in zip(inputs, results, strict=True)], why)
+    one_list: list[Any] = []
+    for each, result in zip(reversed(inputs), reversed(results), strict=True):
+        one_list[:] = next((items for items in each if isinstance(items, list)), [])
+        again = call_checked(lab, name, *(one_list if isinstance(items, list) else items for items in each))
+        if again != result:
+            want, got = InWords("the same bytes as before"), InWords("other bytes")
+            why = "a result depends on the inputs only, not on earlier calls, nor on which list holds the items"
+            lab.fail(f"{name}{told(each)} for the second time", want, got, why)
 
 
 def told(inputs: tuple[Any, ...]) -> str:
@@ -336,6 +354,63 @@ def expect_bits(lab: LabUnderTest, what: str, want: int, results: Sequence[bytes
         )
 
 
+def spelled(texts: Sequence[str]) -> list[str]:
+    """Return these texts, and others that spell one of them: its escapes, its bytes as characters, its digests."""
+    found = []
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        found += [text, data.decode("ascii", "surrogateescape"), data.decode("latin-1")]
+        found += [text.encode("ascii", how).decode() for how in ("backslashreplace", "xmlcharrefreplace")]
+        found += [hashlib.new(name, data).hexdigest() for name in DIGESTS]
+    return list(dict.fromkeys(found))
+
+
+def pieces_of(encoded: bytes) -> list[str]:
+    """Return texts that are the end of these bytes, up to three bytes shorter: what the learner's code has written."""
+    size = len(encoded)
+    pieces = [encoded[start:end] for end in range(size - 3, size + 1) for start in range(end) if size <= 400]
+    texts = [piece.decode(*how) for how in (("utf-8", "ignore"), ("ascii", "surrogateescape")) for piece in pieces]
+    return list(dict.fromkeys(texts))
+
+
+def short_lists(lab: LabUnderTest) -> list[list[ExtraKey]]:
+    """Return all lists of one or two keys with short texts of the characters that the learner writes around texts."""
+    own = "".join(separators_of(call_checked(lab, "encode_extra_keys", [("lora", "AAA"), ("mm", "BBB")])))
+    escaped = call_checked(lab, "encode_extra_keys", [("mm", own)]).decode("utf-8", "ignore")
+    marks = ["a", "\\", *(mark for mark in dict.fromkeys(own + escaped) if mark not in "m\\")][:7]
+    texts = ["".join(each) for size in range(5) for each in product(marks, repeat=size)]
+    shorter = [text for text in texts if len(text) < 3]
+    return [[("a", text)] for text in texts] + [[("a", one), ("a", two)] for one in shorter for two in shorter]
+
+
+def names_by_extension(lab: LabUnderTest, secret: bytes) -> list[str]:
+    """Return names whose namespace Bob computes from that of another name, without the secret: length extension.
+
+    The result of SHA-256 is its state, so he goes on from it with the padding and more bytes. Here a copy of the
+    learner's digest goes on. The longer name contains the padding, if two or three bytes are one character.
+    """
+    found = []
+    for name in ("a" * size for size in range(3, 14)):
+        namespace = call_checked(lab, "derive_namespace", secret, name, 1)
+        states: list[Any] = [
+            getattr(call, "__self__", None) for call in called_in(partial(lab.derive_namespace, secret, name, 1))
+        ]
+        for state, size in product(states, range(32, 150)):
+            if getattr(state, "name", "") != "sha256" or state.digest() != namespace:
+                continue
+            padding = b"\x80" + bytes((55 - size) % 64) + (8 * size).to_bytes(8, "big")
+            padding += bytes(-len(padding) % 6)
+            longer = state.copy()
+            longer.update(padding)
+            threes = [int.from_bytes(padding[place : place + 3], "little") for place in range(0, len(padding), 3)]
+            texts = [padding.decode(f"utf-16-{order}", "surrogatepass") for order in ("le", "be")]
+            texts += ["".join(map(chr, threes))] if max(threes) <= sys.maxunicode else []
+            for text in texts:
+                if call_checked(lab, "derive_namespace", secret, name + text, 1) == longer.digest():
+                    found.append(name + text)
+    return found
+
+
 def separators_of(encoded: bytes) -> list[str]:
     """Return the texts that the learner's code writes around the fields of an adapter `AAA` and an image `BBB`."""
     parts = re.fullmatch(rb"(.*)lora(.*)AAA(.*)mm(.*)BBB(.*)", encoded, re.DOTALL)
@@ -361,6 +436,44 @@ def lists_with_lengths_that_wrap(lab: LabUnderTest, wraps_at: int) -> tuple[list
     return images, [("lora", "a" + encoded[len(alone) :].decode())]
 
 
+def blocks_that_frames_join(parent: bytes) -> list[tuple[bytes, list[int], bytes]]:
+    """Return inputs of `hash_block` of which two have the same bytes if a field's length is missing or cut.
+
+    For numbers of 4 and 8 bytes in both orders, and counts of 1 to 8 bytes, of tokens or of their bytes.
+    """
+    blocks: list[tuple[bytes, list[int], bytes]] = []
+    for order, width, size in product(("<", ">"), "IQ", "BHIQ"):
+        for unit in (1, struct.calcsize(width)):
+            two, five = (
+                struct.pack(f"{order}{size}2{width}", 2 * unit, 7, 8),
+                struct.pack(order + size + width, unit, 5),
+            )
+            blocks += [(parent, [7, 8], five), (parent + two, [5], b"")]
+            if size in "BH":
+                tokens = list(range(256 ** struct.calcsize(size) // unit + 1))
+                blocks += [
+                    (parent, tokens, b""),
+                    (parent, [0], struct.pack(f"{order}{len(tokens) - 1}{width}", *tokens[1:])),
+                ]
+    return list({repr(each): each for each in blocks}.values())
+
+
+def shapes_of(num_items: float) -> list[tuple[int, ...]]:
+    """Return the shapes of up to three dimensions that have so many numbers."""
+    sizes = [size for size in range(1, 25) if num_items % size == 0]
+    return [shape for rank in (1, 2, 3) for shape in product(sizes, repeat=rank) if prod(shape) == num_items]
+
+
+def files_without_a_seal(file: bytes) -> list[bytes]:
+    """Return this file without a part that has the size of a usual seal, in several versions."""
+    return [
+        version + file[8:start] + file[start + size :]
+        for version in (b"kvblock0", b"kvblock1", b"kvblock2")
+        for size in (16, 20, 28, 32, 48, 64, 128)
+        for start in range(8, len(file) - size + 1)
+    ]
+
+
 def files_made_of(one: bytes, two: bytes) -> list[bytes]:
     """Return each file that is the first one with a part of the second in the place of its own, and equals neither."""
     ends = range(len(one) + 1)
@@ -372,6 +485,18 @@ def with_each_byte_changed(data: bytes, step: int = 1) -> list[bytes]:
     """Return copies of the data, each with another byte changed: the first, and then every `step`-th, and the last."""
     places = dict.fromkeys([*range(0, len(data), step), len(data) - 1])
     return [data[:place] + bytes([data[place] ^ 0x80]) + data[place + 1 :] for place in places]
+
+
+def with_the_same_checksum(data: bytes) -> list[bytes]:
+    """Return copies of the data, changed at each place, that have its CRC-32, its Adler-32, its sum or its XOR."""
+    made = []
+    for place in range(len(data) - 7):
+        part = data[place : place + 8]
+        crc = bytes(byte ^ one ^ two for byte, one, two in zip(part, *ONE_CRC, strict=True))
+        adler = bytes((byte + step) % 256 for byte, step in zip(part, (1, -2, 1), strict=False))
+        parts = (crc, adler, part[1::-1], bytes([part[0] ^ 1, part[1] ^ 1]))
+        made += [data[:place] + each + data[place + len(each) :] for each in parts]
+    return [each for each in dict.fromkeys(made) if each != data]
 
 
 def called_in(run: Callable[[], object]) -> list[object]:
@@ -415,11 +540,19 @@ class WatchedFile(io.BytesIO):
 
 
 class FailingFile(io.BytesIO):
-    """An open file on a failing disk."""
+    """An open file on a disk that fails after some reads."""
+
+    def __init__(self, data: bytes, num_reads: int) -> None:
+        super().__init__(data)
+        self.num_reads = num_reads
+        """Reads that still succeed. Below 0: the disk has failed."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Raise the error of a failing disk."""
-        raise OSError(5, "Input/output error")
+        """Read, or raise the error of a failing disk."""
+        self.num_reads -= 1
+        if self.num_reads < 0:
+            raise OSError(5, "Input/output error")
+        return super().read(size)
 
 
 def opened(lab: LabUnderTest, file: BinaryIO, secret: bytes, key: bytes, layout: Layout) -> object:

@@ -4,19 +4,25 @@ Each attack runs twice: on a small server with one naive function, where it succ
 functions of both servers are ideal, so only the function under test decides. The attacks are in helpers.py.
 """
 
+import hashlib
 import hmac
 import io
+from collections.abc import Sequence
+from itertools import product
 
 from mini_kv.course import points
-from mini_kv.course.given.toy_server import ExtraKey, Layout
+from mini_kv.course.given.toy_server import ITEM_BYTES, ExtraKey, Layout
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
 from mini_kv.course.labkit.lives import seeds
 
 from .helpers import (
     ATTACKS,
+    DIGESTS,
+    ONE_CRC,
     FailingFile,
     WatchedFile,
     attack,
+    blocks_that_frames_join,
     call_checked,
     called_in,
     defence_with,
@@ -25,15 +31,22 @@ from .helpers import (
     expect_none,
     expect_same_elsewhere,
     files_made_of,
+    files_without_a_seal,
     hit_rate,
     learners,
     lists_with_lengths_that_wrap,
     makes_an_hmac,
+    names_by_extension,
     opened,
+    pieces_of,
     sealed_sample,
     separators_of,
+    shapes_of,
+    short_lists,
+    spelled,
     weak,
     with_each_byte_changed,
+    with_the_same_checksum,
 )
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
@@ -45,14 +58,23 @@ FEW = [1, 2, 3, 4, 5]
 ODD_TEXTS = ["?", "\ufffd", "\ud800", "\udc00", "\U00010000", "é", "e\u0301"]
 ALIKE_IN_UTF16 = ["\U00010000", "\ud800\udc00"]
 LONG_TEXTS = [f"{'x' * size}{end}" for size in (64, 255, 256, 512, 65_536) for end in ("", "y")]
+ALIKE_TEXTS = spelled(
+    [*ODD_TEXTS, *"\n \xa0\u00df\ufb01", "", "\r\n", "ss", "fi", "a\0b", "a\\b", 'a"b', "a&b", *LONG_TEXTS]
+)
+BLANKS = [b"\0", b" ", b"\t", b"\n", b"\r"]
 WHY_NOT_UTF16 = "these are two Python texts that UTF-16 cannot tell apart"
 WHY_NOT_REPLACED = "a text keeps all its characters: none is replaced, dropped or cut off"
-ONE_CRC = (b"plumless", b"buckeroo")
-"""Two texts with one CRC-32. Such pairs are easy to make, with any ending that both share."""
 SEPARATORS = [
     ":", ",", "=", "&", "\t", "::", ", ", ": ", "|", ";", "/", "\0", "\x1f", "\n", " ",
     "'", '"', "', '", '", "', "'), ('", "mm", "1", "2mm",
 ]  # fmt: skip
+
+
+def kinds_opened(lab: LabUnderTest, files: Sequence[bytes], layout: Layout = LAYOUT) -> list[str]:
+    """Return the types of the results for these files, other than that of `None`."""
+    results = [opened(lab, io.BytesIO(each), SECRET, KEY, layout) for each in files]
+    return sorted({type(each).__name__ for each in results} - {"NoneType"})
+
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -130,6 +152,13 @@ def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
     inputs += [(PARENT, [1, 2], extras) for extras in (b"x", b"y", b"xy", *ONE_CRC, b"z" * 5_000, b"z" * 4_999 + b"y")]
     inputs += [(start + bytes(24), [1, 2], b"") for start in ONE_CRC]
     expect_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
+    extras = [b"", b"x", b"X", b"\x80", b"\xff", *with_the_same_checksum(b"z" * 40), long := b"z" * 5_000]
+    extras += [each for blank in BLANKS for each in (blank, b"x" + blank, blank + b"x")]
+    extras += [hashlib.new(name, long).digest() for name in DIGESTS]
+    parents = [*with_the_same_checksum(PARENT), *(PARENT + blank for blank in BLANKS)]
+    fields = [(PARENT, [1, 2], each) for each in extras] + [(each, [1, 2], b"") for each in parents]
+    fields += [(PARENT, tokens, b"") for tokens in ([1, 2, 0], [0, 1, 2], [1, 2, 2], [1])]
+    expect_different(lab, "hash_block", fields, "a field keeps all its bytes: none is cut off, replaced or summed up")
 
 
 @points(2, "tier_key", rule=6, why="Bob found Ann's blocks in the second home")
@@ -144,7 +173,15 @@ def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> Non
     hashes = [bytes(32), *(bytes(place) + b"\1" + bytes(31 - place) for place in range(32))]
     inputs = [(block_hash, [1, 2], group_id) for block_hash in hashes for group_id in (0, 1, 256, 65_536)]
     expect_different(lab, "tier_key", inputs, "a group of layers has other KV for the same prefix")
-    size = len(call_checked(lab, "tier_key", bytes(32), [1, 2], 0))
+    near = {2**power + step for power in (0, 8, 16, 24, 31, 32) for step in (-2, -1, 0, 1)} | {10, 11, 101, 111}
+    numbers = sorted(number for number in near if number >= 0)
+    hashes = list({number.to_bytes(32, order): 0 for number in numbers for order in ("big", "little")})
+    inputs = [(block_hash, [1, 2], group_id) for block_hash in hashes for group_id in numbers if group_id < 2**32]
+    values = (*BLANKS, b"P", b"\x80", b"\xff")
+    hashes = [PARENT[:place] + value + PARENT[place + 1 :] for place in range(32) for value in values]
+    inputs += [(each, [1, 2], 0) for each in (PARENT, *hashes, *with_the_same_checksum(PARENT))]
+    expect_different(lab, "tier_key", inputs, "hash and group are two fields, and each bit counts")
+    size = max(len(call_checked(lab, "tier_key", PARENT, [1, 2], group_id)) for group_id in (0, 2**32 - 1))
     if size > 100:
         why = "in hexadecimal digits it is the name of a file"
         lab.fail("length of a key", InWords("100 bytes or fewer"), InWords(f"{size} bytes"), why)
@@ -152,8 +189,9 @@ def test_10_each_group_and_each_byte_of_the_hash_count(lab: LabUnderTest) -> Non
 
 @points(3, "seal_block", rule=7)
 def test_11_a_sealed_block_opens(lab: LabUnderTest) -> None:
-    """Two blocks, of zeros and of other bytes. The first bytes of a file are its kind."""
-    for payload, layout in ((bytes(8), LAYOUT), (bytes(range(48)), Layout("float16", (2, 3, 4)))):
+    """Blocks of zeros and of other bytes; one key twice. The first bytes of a file are its kind."""
+    blocks = [(bytes(8), LAYOUT), (bytes(range(48)), Layout("float16", (2, 3, 4)))]
+    for payload, layout in (*blocks, (b"kvblock1", LAYOUT), (b" \n\0\r", Layout("float32", (1,)))):
         file = call_checked(lab, "seal_block", SECRET, KEY, layout, payload)
         lab.expect("first 8 bytes of a file", b"kvblock1", file[:8], "kind and version of the format come first")
         got = opened(lab, io.BytesIO(file), SECRET, KEY, layout)
@@ -188,6 +226,19 @@ def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
         ("result for shape (512, 256) in place of (256, 512)", InWords("None"), is_miss, "a dimension may be over 255")
     )
     lab.expect_all(rows)
+    for num_bytes in (8, 11, 12):
+        layouts = [Layout(dtype, shape) for dtype, size in ITEM_BYTES.items() for shape in shapes_of(num_bytes / size)]
+        joined = []
+        for one, two in product(layouts, layouts):
+            file = io.BytesIO(sealed_sample(lab, SECRET, KEY, one))
+            if one != two and opened(lab, file, SECRET, KEY, two) is not None:
+                joined.append(f"{one} as {two}")
+        why = "each dimension of a shape counts, also a 1, and where it ends"
+        lab.expect(f"layouts of {num_bytes} bytes that are opened as others", [], joined[:3], why)
+    keys = [*with_each_byte_changed(KEY), *with_the_same_checksum(KEY), KEY[:-1], KEY.upper()]
+    keys += [each for blank in BLANKS for each in (KEY + blank, KEY[:-1] + blank, blank + KEY)]
+    files = [sealed_sample(lab, SECRET, key, LAYOUT) for key in keys]
+    lab.expect("results for the files of similar keys, other than None", [], kinds_opened(lab, files), "keys differ")
 
 
 @points(3, "open_block_file", rule=8, after="test_11_a_sealed_block_opens", why="a miss is always safe")
@@ -205,14 +256,18 @@ def test_14_a_changed_byte_is_a_miss(lab: LabUnderTest) -> None:
         ("the first bytes only", [file[:i] for i in range(len(file))], ""),
         ("bytes after the end", [file + more for more in (b"\0", b"x" * 40, file)], not_sealed),
     ):
-        results = [opened(lab, io.BytesIO(each), SECRET, KEY, LAYOUT) for each in damaged]
-        kinds = {type(each).__name__ for each in results} - {"NoneType"}
-        rows.append((f"results for {len(damaged)} files with {label}, other than None", [], sorted(kinds), why))
-    results = [opened(lab, io.BytesIO(each), SECRET, KEY, LARGE) for each in with_each_byte_changed(large_file, 1_000)]
-    kinds = {type(each).__name__ for each in results} - {"NoneType"}
-    what = f"results for {len(results)} large files with a changed byte, other than None"
-    rows.append((what, [], sorted(kinds), "a seal covers every byte of the payload"))
+        kinds = kinds_opened(lab, damaged)
+        rows.append((f"results for {len(damaged)} files with {label}, other than None", [], kinds, why))
+    damaged = with_each_byte_changed(large_file, 1_000)
+    what = f"results for {len(damaged)} large files with a changed byte, other than None"
+    rows.append((what, [], kinds_opened(lab, damaged, LARGE), "a seal covers every byte of the payload"))
     lab.expect_all(rows)
+    files = [file, call_checked(lab, "seal_block", SECRET, KEY, LAYOUT, b"\n \0\t\r\n\0\n")]
+    damaged = [each[:i] + blank + each[i + 1 :] for each in files for i in range(len(each)) for blank in BLANKS]
+    damaged += [other for each in files for other in with_the_same_checksum(each)]
+    kinds = kinds_opened(lab, [each for each in damaged if each not in files])
+    why = "a seal covers each bit: no blank is cut off, and nothing is summed up before"
+    lab.expect("results for files with other blanks or the same checksum, other than None", [], kinds, why)
 
 
 @points(2, "derive_namespace", rule=1, why="isolation costs hits, but not one's own")
@@ -239,14 +294,25 @@ def test_names_that_look_alike_are_two_tenants(lab: LabUnderTest) -> None:
     texts = ["Ann", "ann", "ANN", " Ann", "Ann ", "Ann\0", *ODD_TEXTS, *LONG_TEXTS]
     expect_different(lab, "derive_namespace", [(SECRET, text, 1) for text in texts], WHY_NOT_REPLACED)
     expect_different(lab, "derive_namespace", [(SECRET, text, 1) for text in ALIKE_IN_UTF16], WHY_NOT_UTF16)
+    expect_different(lab, "derive_namespace", [(SECRET, text, 1) for text in ALIKE_TEXTS], WHY_NOT_REPLACED)
+    epochs = {2**power + step for power in range(64) for step in (-1, 0, 1)}
+    inputs = [(SECRET, "Ann", epoch) for epoch in sorted(epochs) if epoch < 2**63]
+    expect_different(lab, "derive_namespace", inputs, "an epoch has 63 bits, and each of them counts")
 
 
 @points(1, "derive_namespace", rule=2, stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
 def test_each_byte_of_the_secret_counts_in_a_namespace(lab: LabUnderTest) -> None:
-    """The secret with one byte changed, for each of its 32 bytes, gives another namespace."""
+    """The secret with one byte changed, for each of its 32 bytes, gives another namespace.
+
+    So do secrets with one checksum. And no namespace follows from that of another name.
+    """
     inputs = [(secret, "Ann", 1) for secret in (SECRET, *with_each_byte_changed(SECRET))]
     why = "the fewer bytes of the secret are used, the fewer Bob must guess: 4 bytes are an afternoon"
     expect_different(lab, "derive_namespace", inputs, why)
+    inputs = [(secret, "Ann", 1) for secret in (SECRET, *with_the_same_checksum(SECRET))]
+    expect_different(lab, "derive_namespace", inputs, "a checksum of the secret has few values: Bob tries them all")
+    why = "a digest of the secret and the text can be continued without the secret: length extension"
+    lab.expect("namespaces that follow from another name's", [], names_by_extension(lab, SECRET), why)
 
 
 @points(1, "derive_namespace", rule=1, stage="adversary", after="test_1_a_namespace_is_the_same_each_time")
@@ -274,6 +340,14 @@ def test_clients_choose_any_text(lab: LabUnderTest) -> None:
     unique = [list(each) for each in dict.fromkeys(tuple(each) for each in lists)]
     why = "the end of a field cannot be seen: a client may send any separator, and digits that look like a length"
     expect_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
+    expect_different(lab, "encode_extra_keys", [([("mm", text)],) for text in ALIKE_TEXTS], WHY_NOT_REPLACED)
+    expect_different(lab, "encode_extra_keys", [(each,) for each in short_lists(lab)], why)
+    for each in ([("lora", "a"), ("mm", "b")], *([("lora", text)] for text in ("é", "\ud800", 'a"\0', LONG_TEXTS[2]))):
+        others: list[list[ExtraKey]] = [
+            [("lora", text)] for text in pieces_of(call_checked(lab, "encode_extra_keys", each))
+        ]
+        inputs = [(each,), *((other,) for other in others if other != each)]
+        expect_different(lab, "encode_extra_keys", inputs, "a client may send a part of your own bytes as a text")
 
 
 @points(1, "encode_extra_keys", rule=3, stage="adversary", after="test_6_every_list_of_extra_keys_has_bytes_of_its_own")
@@ -314,6 +388,9 @@ def test_fields_of_a_block_stay_apart(lab: LabUnderTest) -> None:
     unique = {repr(each): each for each in inputs}
     expect_different(
         lab, "hash_block", list(unique.values()), "parent, extra keys and tokens are fields, to be framed apart"
+    )
+    expect_different(
+        lab, "hash_block", blocks_that_frames_join(PARENT), "the number of tokens or bytes is cut or missing"
     )
 
 
@@ -370,6 +447,11 @@ def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
     ]
     why = "a seal with a part of the secret can be made by a person who knows this part"
     lab.expect("bytes of the secret that may be wrong, by number", [], accepted, why)
+    forged_files = [sealed_sample(lab, secret, KEY, LAYOUT) for secret in with_the_same_checksum(SECRET)]
+    forged_files += files_without_a_seal(sealed_sample(lab, SECRET, KEY, LAYOUT))
+    kinds = kinds_opened(lab, forged_files)
+    what = "results for files without a seal, or sealed with a secret of the same checksum, other than None"
+    lab.expect(what, [], kinds, "a person who knows the format can write such a file, in each of its versions")
     files = [sealed_sample(lab, number.to_bytes(32, "big"), KEY, LAYOUT) for number in range(1_000)]
     why = "a seal of 16 bits needs 65,536 tries at most: Bob changes the payload, and tries each seal"
     expect_bits(lab, "bits of a file that depend on the secret", 128, files, why)
@@ -419,11 +501,17 @@ def test_a_file_is_not_read_beyond_a_block(lab: LabUnderTest) -> None:
 
 @points(1, "open_block_file", rule=10, stage="adversary", after="test_14_a_changed_byte_is_a_miss")
 def test_a_failing_disk_is_a_miss(lab: LabUnderTest) -> None:
-    """Each read raises `OSError`. The request can compute the block, and must not fail."""
-    got = opened(lab, FailingFile(), SECRET, KEY, LAYOUT)
+    """Each read raises `OSError`, then all but the first, and so on. The request must not fail."""
+    got = opened(lab, FailingFile(b"", 0), SECRET, KEY, LAYOUT)
     lab.expect(
         "result for a file that cannot be read", None, got, "a cache may be slow or empty, but never stops a request"
     )
+    file = sealed_sample(lab, SECRET, KEY, LAYOUT)
+    for num_reads in range(1, 6):
+        disk = FailingFile(file, num_reads)
+        got = opened(lab, disk, SECRET, KEY, LAYOUT)
+        if disk.num_reads < 0:
+            lab.expect(f"result for a disk that fails at read {num_reads + 1}", None, got, "each read may fail")
 
 
 # The property -------------------------------------------------------------------------------------------------------

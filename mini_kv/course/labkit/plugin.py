@@ -25,7 +25,7 @@ from mini_kv.course.labkit import LabTodo
 from mini_kv.course.labkit.export import remove_old, write_results
 from mini_kv.course.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
 from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.course.labkit.implementation import Implementation, ImplementationError, LoadError, check_choice, resolve
+from mini_kv.course.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.course.labkit.judge import changed, functions_of_the_judge
 from mini_kv.course.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab
 from mini_kv.course.labkit.misconception import beliefs_for_learner
@@ -413,7 +413,7 @@ def _set_message(
         if fixture is not None and fixture.charged:
             result.function = fixture.charged
         message = describe(error, result, why, fixture, implementation.file)
-        if isinstance(error, LoadError | SyntaxError | TookTooLongError):
+        if item.config.stash[LOADED].get(implementation.source) is None or isinstance(error, TookTooLongError):
             result.rule = 0  # no function of the learner's has returned or raised anything
         elif isinstance(error, LabFailure):
             result.rule = error.rule or result.rule
