@@ -15,7 +15,6 @@ from mini_kv.course.labkit.lives import seeds
 
 from .helpers import CHECKS, accepts_all, accepts_shuffled, catches, check_of
 
-LEFT_FREE = "the contract leaves this free, so a correct manager may do it"
 AFTER = {
     "check_sharing": "test_1_check_sharing_accuses_no_correct_manager",
     "check_slots": "test_2_check_slots_accuses_no_correct_manager",
@@ -36,37 +35,37 @@ def caught(name: str, number: int, value: int, stage: str) -> Any:
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, "check_sharing", why=LEFT_FREE)
+@points(2, "check_sharing")
 def test_1_check_sharing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
     accepts_all(lab, "check_sharing")
 
 
-@points(2, "check_slots", why=LEFT_FREE)
+@points(2, "check_slots")
 def test_2_check_slots_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
     accepts_all(lab, "check_slots")
 
 
-@points(2, "check_refusals", why=LEFT_FREE)
+@points(2, "check_refusals")
 def test_3_check_refusals_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
     accepts_all(lab, "check_refusals")
 
 
-@points(2, "check_freeing", why=LEFT_FREE)
+@points(2, "check_freeing")
 def test_4_check_freeing_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
     accepts_all(lab, "check_freeing")
 
 
-@points(2, "check_eviction", why=LEFT_FREE)
+@points(2, "check_eviction")
 def test_5_check_eviction_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
     accepts_all(lab, "check_eviction")
 
 
-@points(2, "check_identity", why=LEFT_FREE)
+@points(2, "check_identity")
 def test_6_check_identity_accuses_no_correct_manager(lab: LabUnderTest) -> None:
     """The check passes every correct manager, and accuses at least one of its suspects."""
     accepts_all(lab, "check_identity")
