@@ -1,4 +1,4 @@
-"""The pictures stored in notebooks. GitHub and other viewers without code show them below their cells.
+"""The pictures stored in notebooks. GitHub, and Jupyter before a cell has run, show them below their cells.
 
 A cell that ends with a story keeps the still of its key step, and one that compares two prompts the still of their
 blocks. The engine draws these anew whenever pages are generated. A notebook without either keeps its key chart, which
@@ -10,6 +10,8 @@ Every other output is made when the reader runs the notebook.
 """
 
 import ast
+import base64
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -96,9 +98,11 @@ def still_of(data: Data) -> Output:
 
 
 def output(picture: str, label: str) -> Output:
-    """Return a picture in a notebook's format."""
+    """Return a picture in a notebook's format. The HTML is for Jupyter, which draws no SVG that it does not trust."""
+    encoded = base64.b64encode(picture.encode()).decode()
+    image = f'<img alt="{html.escape(label)}" src="data:image/svg+xml;base64,{encoded}">'
     return {
-        "data": {"image/svg+xml": [picture], "text/plain": [label]},
+        "data": {"image/svg+xml": [picture], "text/html": [image], "text/plain": [label]},
         "metadata": {},
         "output_type": "display_data",
     }

@@ -27,7 +27,7 @@ def test_1_what_the_cache_saves(lab: LabUnderTest) -> None:
         expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(1, num_output_tokens))
 
 
-@points(3, "token_forwards", rule=2)
+@points(3, "token_forwards", rule=1)
 def test_2_a_prompt_and_one_word(lab: LabUnderTest) -> None:
     """For one word, the cache saves nothing. For a hundred words, it saves 103,851 of 104,950 passes."""
     for num_output_tokens, want in ((1, (1_000, 1_000)), (2, (2_001, 1_001)), (100, (104_950, 1_099))):
@@ -35,7 +35,7 @@ def test_2_a_prompt_and_one_word(lab: LabUnderTest) -> None:
         expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(1_000, num_output_tokens))
 
 
-@points(4, "attention_scores", rule=3)
+@points(4, "attention_scores", rule=2)
 def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
     """The cache saves the work for old keys and values, not the attention. Scores still grow with the square."""
     for num_prompt_tokens, num_output_tokens, want in (
@@ -48,7 +48,7 @@ def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
         expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.attention_scores(num_prompt_tokens, num_output_tokens))
 
 
-@points(4, "kv_bytes_per_token", rule=4)
+@points(4, "kv_bytes_per_token", rule=3)
 def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     """A token of Llama 2 7B takes 524,288 bytes, more than the 327,680 bytes of a token of Llama 2 70B."""
     what = "bytes of a token, 4 layers, 3 KV heads of 8 elements, 2 bytes each"
@@ -58,7 +58,7 @@ def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     lab.expect("bytes of a token if it had 64 KV heads", 2_621_440, lab.kv_bytes_per_token(80, 64, 128, 2))
 
 
-@points(4, "kv_shape", rule=5)
+@points(4, "kv_shape", rule=4)
 def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
     """8 KV heads in the 70B model, all 32 in the 7B model, and a head that is larger than its share of hidden_size."""
     only_kv_heads = "the cache stores keys and values; only KV heads have them: here 8, and 64 query heads share them"
@@ -80,7 +80,7 @@ def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
     expect_fields(lab, "Qwen3 4B", (36, 8, 128), lab.kv_shape(qwen_3_4b), why)
 
 
-@points(3, "gb_and_gib", rule=8, why="a GB is 1,000,000,000 bytes, a GiB is 1,073,741,824: seven per cent more")
+@points(3, "gb_and_gib", rule=7, why="a GB is 1,000,000,000 bytes, a GiB is 1,073,741,824: seven per cent more")
 def test_6_seventy_billion_three_ways(lab: LabUnderTest) -> None:
     """One model, 4,096 tokens: two wrong figures of a guide, 10.74 GB and 5.37 GB, and the right one, 1.34 GB."""
     for belief, num_bytes, want in (
@@ -91,14 +91,14 @@ def test_6_seventy_billion_three_ways(lab: LabUnderTest) -> None:
         expect_pair(lab, f"4,096 tokens, {belief}", ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes))
 
 
-@points(3, "cdiv", rule=9, why="a partly filled block counts as a whole block; an empty block is not allocated")
+@points(3, "cdiv", rule=8, why="a partly filled block counts as a whole block; an empty block is not allocated")
 def test_7_blocks_are_whole(lab: LabUnderTest) -> None:
     """How many blocks of 16 do 237 tokens need, and 239, 240, 241, 1 and 0?"""
     for num_tokens, want in ((237, 15), (239, 15), (240, 15), (241, 16), (1, 1), (0, 0)):
         lab.expect(f"blocks of 16 for {num_tokens} tokens", want, lab.cdiv(num_tokens, 16))
 
 
-@points(3, "page_size_bytes", rule=10)
+@points(3, "page_size_bytes", rule=9)
 def test_8_a_block_in_one_layer(lab: LabUnderTest) -> None:
     """One block of Llama 2 70B is 64 KiB in each of 80 layers."""
     lab.expect("bytes of a block, 4 tokens, 3 KV heads of 8, 2 bytes each", 384, lab.page_size_bytes(4, 3, 8, 2))
@@ -108,7 +108,7 @@ def test_8_a_block_in_one_layer(lab: LabUnderTest) -> None:
 @points(
     4,
     "waste",
-    rule=11,
+    rule=10,
     after="test_7_blocks_are_whole",
     why="for each request: its slots (max_len, or those of its own blocks) less its tokens",
 )
@@ -121,7 +121,7 @@ def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
     expect_pair(lab, what, names, (11_570, 18), lab.waste([237, 240, 241, 4_096], 16, 4_096))
 
 
-@points(4, "max_concurrency", rule=12, after="test_7_blocks_are_whole")
+@points(4, "max_concurrency", rule=11, after="test_7_blocks_are_whole")
 def test_10_how_many_fit(lab: LabUnderTest) -> None:
     """10 GiB are 2,048 blocks of Llama 2 70B, eight times 256. How many requests of 4,096 tokens fit? Not eight."""
     why_seven = "2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over"
@@ -149,7 +149,7 @@ def test_10_how_many_fit(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(1, "kv_bytes_per_token", rule=4, stage="adversary", why="an element of int8 or fp8 has one byte, of fp32 four")
+@points(1, "kv_bytes_per_token", rule=3, stage="adversary", why="an element of int8 or fp8 has one byte, of fp32 four")
 def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
     """The same 70B model with its cache in fewer or more bits, and one KV head for all query heads."""
     for dtype_bytes, want in ((1, 163_840), (4, 655_360)):
@@ -159,7 +159,7 @@ def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
     lab.expect("bytes of the smallest token that there is", 2, lab.kv_bytes_per_token(1, 1, 1, 1))
 
 
-@points(2, "kv_shape", rule=6, stage="adversary", why="in a config.json, null means the same as absent")
+@points(2, "kv_shape", rule=5, stage="adversary", why="in a config.json, null means the same as absent")
 def test_configs_as_they_come(lab: LabUnderTest) -> None:
     """Fields that are None, one KV head for all query heads, and a head_dim below hidden_size / heads."""
     silent = {**LLAMA_2_7B, "num_key_value_heads": None}
@@ -177,7 +177,7 @@ def test_configs_as_they_come(lab: LabUnderTest) -> None:
     expect_fields(lab, "a model with head_dim 128", (80, 8, 128), lab.kv_shape(small), why)
 
 
-@points(1, "gb_and_gib", rule=8, stage="adversary", why="do not round: a few per cent can decide whether a model fits")
+@points(1, "gb_and_gib", rule=7, stage="adversary", why="do not round: a few per cent can decide whether a model fits")
 def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
     """80 GB are 74.5 GiB, and small amounts are not nothing."""
     for told, num_bytes, want in (
@@ -191,7 +191,7 @@ def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
 @points(
     2,
     "cdiv",
-    rule=9,
+    rule=8,
     stage="adversary",
     why="tokens are counted from 0: token b is the first that needs a second block",
 )
@@ -210,7 +210,7 @@ def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
 @points(
     1,
     "page_size_bytes",
-    rule=10,
+    rule=9,
     stage="adversary",
     why="FullAttentionSpec in mini_kv/core counts the bytes of a block as well",
 )
@@ -225,7 +225,7 @@ def test_the_engine_counts_the_same(lab: LabUnderTest) -> None:
 @points(
     2,
     "waste",
-    rule=11,
+    rule=10,
     stage="adversary",
     after="test_7_blocks_are_whole",
     why="a block is taken when a token needs a slot, and not before",
@@ -249,7 +249,7 @@ def test_waste_around_a_full_block(lab: LabUnderTest) -> None:
 @points(
     2,
     "max_concurrency",
-    rule=12,
+    rule=11,
     stage="adversary",
     after="test_7_blocks_are_whole",
     why="the engine's own pool took this many requests and refused the next one",
@@ -286,7 +286,7 @@ def test_random_requests_pass_through_the_model(lab: LabUnderTest) -> None:
     check_all(check, [random_heap(seed, prompt=12, output=12) for seed in seeds(40)])
 
 
-@points(1, "attention_scores", rule=3, stage="property")
+@points(1, "attention_scores", rule=2, stage="property")
 def test_random_requests_are_scored(lab: LabUnderTest) -> None:
     """The same forty requests, and the scores counted."""
 
@@ -300,7 +300,7 @@ def test_random_requests_are_scored(lab: LabUnderTest) -> None:
     check_all(check, [random_heap(seed, prompt=12, output=12) for seed in seeds(40)])
 
 
-@points(1, "waste", rule=11, stage="property", after="test_7_blocks_are_whole")
+@points(1, "waste", rule=10, stage="property", after="test_7_blocks_are_whole")
 def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
     """Forty random batches, laid out slot by slot: one more block whenever there is no empty slot."""
     rngs = map(random.Random, seeds(40))
@@ -323,7 +323,7 @@ def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
         check_all(check, batches)
 
 
-@points(1, "max_concurrency", rule=12, stage="property", after="test_7_blocks_are_whole")
+@points(1, "max_concurrency", rule=11, stage="property", after="test_7_blocks_are_whole")
 def test_random_pools_are_filled(lab: LabUnderTest) -> None:
     """Forty random pools, allocated block by block until one more request does not fit."""
 
@@ -392,5 +392,5 @@ def expect_fields(
         )
     why = why or {}
     lab.expect(f"layers of {whose}", want[0], got[0])
-    lab.expect(f"KV heads of {whose}", want[1], got[1], why.get("KV heads", ""), rule=6)
-    lab.expect(f"head size of {whose}", want[2], got[2], why.get("head size", ""), rule=7)
+    lab.expect(f"KV heads of {whose}", want[1], got[1], why.get("KV heads", ""), rule=5)
+    lab.expect(f"head size of {whose}", want[2], got[2], why.get("head size", ""), rule=6)

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def cells(path, kind):
 def test_outputs_are_stripped(path):
     """What a cell shows is computed by who reads it; a diff shows what was written. As nbstripout leaves a file.
 
-    But its key picture is there, for where no code runs; of a scenario it is the one that the engine draws today.
+    But its key picture is there, for where no code runs. Of a scenario it is the one that the engine draws today. It is
+    an image as well: Jupyter draws no SVG of a notebook that it does not trust.
     """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     assert set(notebook["metadata"]) == {"kernelspec", "language_info", "title"}
@@ -61,6 +63,10 @@ def test_outputs_are_stripped(path):
             assert cell["execution_count"] is None
             stories = re.findall(r'\bStory\("([\w-]+)"\)', "".join(cell["source"]))
             shown = [output["data"]["image/svg+xml"] for output in cell["outputs"]]
+            images = ["".join(output["data"].get("text/html", "")) for output in cell["outputs"]]
+            assert [b64decode(image.partition(";base64,")[2]).decode() for image in images] == [
+                "".join(s) for s in shown
+            ]
             assert not stories or shown == [[drawn(name)] for name in stories]
             pictures += shown
     assert [text[:4] for [text] in pictures] == ["<svg"] * len(pictures) != []

@@ -341,6 +341,14 @@ def menu(page, first, *rest):
         page.locator(".lm-Menu-itemLabel").get_by_text(entry, exact=True).click()
 
 
+def test_a_notebook_that_is_not_trusted_shows_its_still(lab, open_page):
+    """It has just been cloned, and nothing has run. Jupyter draws no SVG of it, but the still is an image as well."""
+    page = open_page(f"{lab}/lab/tree/notebooks/02-sharing.ipynb?reset", width=1280, height=900)
+    still = page.get_by_alt_text("One question, asked twice: step 2 of 6. Run the cell to step through it.")
+    still.wait_for(timeout=60_000)
+    assert still.evaluate("one => one.complete && one.naturalWidth > 0 && one.clientHeight > 100")
+
+
 def test_the_story_in_jupyterlab(run_all):
     """Run All, then press Next through the whole story: every caption, a wrong answer, and the news stay away."""
     page = run_all("02-sharing")
