@@ -373,16 +373,6 @@ def pieces_of(encoded: bytes) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def short_lists(lab: LabUnderTest) -> list[list[ExtraKey]]:
-    """Return all lists of one or two keys with short texts of the characters that the learner writes around texts."""
-    own = "".join(separators_of(call_checked(lab, "encode_extra_keys", [("lora", "AAA"), ("mm", "BBB")])))
-    escaped = call_checked(lab, "encode_extra_keys", [("mm", own)]).decode("utf-8", "ignore")
-    marks = ["a", "\\", *(mark for mark in dict.fromkeys(own + escaped) if mark not in "m\\")][:7]
-    texts = ["".join(each) for size in range(5) for each in product(marks, repeat=size)]
-    shorter = [text for text in texts if len(text) < 3]
-    return [[("a", text)] for text in texts] + [[("a", one), ("a", two)] for one in shorter for two in shorter]
-
-
 def names_by_extension(lab: LabUnderTest, secret: bytes) -> list[str]:
     """Return names whose namespace Bob computes from that of another name, without the secret: length extension.
 
@@ -392,22 +382,17 @@ def names_by_extension(lab: LabUnderTest, secret: bytes) -> list[str]:
     found = []
     for name in ("a" * size for size in range(3, 14)):
         namespace = call_checked(lab, "derive_namespace", secret, name, 1)
-        states: list[Any] = [
-            getattr(call, "__self__", None) for call in called_in(partial(lab.derive_namespace, secret, name, 1))
-        ]
+        called = called_in(partial(lab.derive_namespace, secret, name, 1))
+        states: list[Any] = [getattr(call, "__self__", None) for call in called]
+        states = [each for each in states if getattr(each, "name", "") == "sha256" and each.digest() == namespace]
         for state, size in product(states, range(32, 150)):
-            if getattr(state, "name", "") != "sha256" or state.digest() != namespace:
-                continue
             padding = b"\x80" + bytes((55 - size) % 64) + (8 * size).to_bytes(8, "big")
             padding += bytes(-len(padding) % 6)
-            longer = state.copy()
-            longer.update(padding)
+            (longer := state.copy()).update(padding)
             threes = [int.from_bytes(padding[place : place + 3], "little") for place in range(0, len(padding), 3)]
-            texts = [padding.decode(f"utf-16-{order}", "surrogatepass") for order in ("le", "be")]
-            texts += ["".join(map(chr, threes))] if max(threes) <= sys.maxunicode else []
-            for text in texts:
-                if call_checked(lab, "derive_namespace", secret, name + text, 1) == longer.digest():
-                    found.append(name + text)
+            texts = [padding.decode("utf-16-le", "surrogatepass"), "".join(chr(code % 0x110000) for code in threes)]
+            longer_names = [name + text for text in texts]
+            found += [each for each in longer_names if lab.derive_namespace(secret, each, 1) == longer.digest()]
     return found
 
 
@@ -442,19 +427,14 @@ def blocks_that_frames_join(parent: bytes) -> list[tuple[bytes, list[int], bytes
     For numbers of 4 and 8 bytes in both orders, and counts of 1 to 8 bytes, of tokens or of their bytes.
     """
     blocks: list[tuple[bytes, list[int], bytes]] = []
-    for order, width, size in product(("<", ">"), "IQ", "BHIQ"):
+    for order, width, size in product("<>", "IQ", "BHIQ"):
         for unit in (1, struct.calcsize(width)):
-            two, five = (
-                struct.pack(f"{order}{size}2{width}", 2 * unit, 7, 8),
-                struct.pack(order + size + width, unit, 5),
-            )
-            blocks += [(parent, [7, 8], five), (parent + two, [5], b"")]
+            two = struct.pack(f"{order}{size}2{width}", 2 * unit, 7, 8)
+            blocks += [(parent, [7, 8], struct.pack(order + size + width, unit, 5)), (parent + two, [5], b"")]
             if size in "BH":
                 tokens = list(range(256 ** struct.calcsize(size) // unit + 1))
-                blocks += [
-                    (parent, tokens, b""),
-                    (parent, [0], struct.pack(f"{order}{len(tokens) - 1}{width}", *tokens[1:])),
-                ]
+                others = struct.pack(f"{order}{len(tokens) - 1}{width}", *tokens[1:])
+                blocks += [(parent, tokens, b""), (parent, [0], others)]
     return list({repr(each): each for each in blocks}.values())
 
 
@@ -462,16 +442,6 @@ def shapes_of(num_items: float) -> list[tuple[int, ...]]:
     """Return the shapes of up to three dimensions that have so many numbers."""
     sizes = [size for size in range(1, 25) if num_items % size == 0]
     return [shape for rank in (1, 2, 3) for shape in product(sizes, repeat=rank) if prod(shape) == num_items]
-
-
-def files_without_a_seal(file: bytes) -> list[bytes]:
-    """Return this file without a part that has the size of a usual seal, in several versions."""
-    return [
-        version + file[8:start] + file[start + size :]
-        for version in (b"kvblock0", b"kvblock1", b"kvblock2")
-        for size in (16, 20, 28, 32, 48, 64, 128)
-        for start in range(8, len(file) - size + 1)
-    ]
 
 
 def files_made_of(one: bytes, two: bytes) -> list[bytes]:

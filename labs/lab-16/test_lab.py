@@ -31,7 +31,6 @@ from .helpers import (
     expect_none,
     expect_same_elsewhere,
     files_made_of,
-    files_without_a_seal,
     hit_rate,
     learners,
     lists_with_lengths_that_wrap,
@@ -42,7 +41,6 @@ from .helpers import (
     sealed_sample,
     separators_of,
     shapes_of,
-    short_lists,
     spelled,
     weak,
     with_each_byte_changed,
@@ -235,10 +233,6 @@ def test_13_a_file_belongs_to_one_key_and_layout(lab: LabUnderTest) -> None:
                 joined.append(f"{one} as {two}")
         why = "each dimension of a shape counts, also a 1, and where it ends"
         lab.expect(f"layouts of {num_bytes} bytes that are opened as others", [], joined[:3], why)
-    keys = [*with_each_byte_changed(KEY), *with_the_same_checksum(KEY), KEY[:-1], KEY.upper()]
-    keys += [each for blank in BLANKS for each in (KEY + blank, KEY[:-1] + blank, blank + KEY)]
-    files = [sealed_sample(lab, SECRET, key, LAYOUT) for key in keys]
-    lab.expect("results for the files of similar keys, other than None", [], kinds_opened(lab, files), "keys differ")
 
 
 @points(3, "open_block_file", rule=8, after="test_11_a_sealed_block_opens", why="a miss is always safe")
@@ -335,7 +329,6 @@ def test_clients_choose_any_text(lab: LabUnderTest) -> None:
     why = "the end of a field cannot be seen: a client may send any separator, and digits that look like a length"
     expect_different(lab, "encode_extra_keys", [(each,) for each in unique], why)
     expect_different(lab, "encode_extra_keys", [([("mm", text)],) for text in ALIKE_TEXTS], WHY_NOT_REPLACED)
-    expect_different(lab, "encode_extra_keys", [(each,) for each in short_lists(lab)], why)
     for each in ([("lora", "a"), ("mm", "b")], *([("lora", text)] for text in ("é", "\ud800", 'a"\0', LONG_TEXTS[2]))):
         others: list[list[ExtraKey]] = [
             [("lora", text)] for text in pieces_of(call_checked(lab, "encode_extra_keys", each))
@@ -445,7 +438,10 @@ def test_only_the_server_can_seal(lab: LabUnderTest) -> None:
     why = "a seal of 16 bits needs 65,536 tries at most: Bob changes the payload, and tries each seal"
     expect_bits(lab, "bits of a file that depend on the secret", 128, files, why)
     forged_files = [sealed_sample(lab, secret, KEY, LAYOUT) for secret in with_the_same_checksum(SECRET)]
-    forged_files += files_without_a_seal(sealed_sample(lab, SECRET, KEY, LAYOUT))
+    file, versions = sealed_sample(lab, SECRET, KEY, LAYOUT), (b"kvblock0", b"kvblock1")
+    forged_files += [
+        new + file[8:i] + file[i + size :] for new in versions for size in (16, 32, 64) for i in range(8, len(file))
+    ]
     kinds = kinds_opened(lab, forged_files)
     what = "results for files without a seal, or sealed with a secret of the same checksum, other than None"
     lab.expect(what, [], kinds, "a person who knows the format can write such a file, in each of its versions")
