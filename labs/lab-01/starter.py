@@ -109,9 +109,9 @@ def waste(lengths: Sequence[int], block_size: int, max_len: int) -> tuple[int, i
 def max_concurrency(num_gpu_blocks: int, max_len: int, block_size: int) -> int:
     """Return how many requests of `max_len` tokens can run at one time, all of their tokens in the cache.
 
-    A pool of `num_gpu_blocks` blocks of `block_size` slots holds these tokens, and a slot holds one. A block belongs to
-    one request; blocks are not shared here. One block of the pool, block 0, is the null block: a placeholder that no
-    request is ever given. All three arguments are at least 1; the answer may be 0.
+    The pool has `num_gpu_blocks` blocks of `block_size` slots, and a slot is room for one token. Blocks are not shared
+    here. One block of the pool, block 0, is the null block, which no request ever gets. All three arguments are at
+    least 1. The answer may be 0.
 
     The steps are for you to find, with integers of any size. Cost: O(1), so do not deal out blocks one by one.
 

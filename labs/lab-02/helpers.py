@@ -90,7 +90,7 @@ def told(error: Exception) -> InWords:
 
 
 def number(block: object) -> object:
-    """Return the block's number as a plain int; for any other value the string `"not a block: ..."`."""
+    """Return the block's number as a plain int. For any other value return the string `"not a block: ..."`."""
     return int(block.block_id) if isinstance(block, KVCacheBlock) else f"not a block: {block!r}"
 
 

@@ -10,7 +10,7 @@ Blocks of 4, a request of 10 tokens. This is what your functions build, with H f
     root = H(version, salt, model, epoch)                     root_block_hash
     h0   = H(root, what else decides block 0, tokens 0 to 3)  hash_block_tokens
     h1   = H(h0,   what else decides block 1, tokens 4 to 7)  hash_block_tokens
-           tokens 8 and 9 are no full block: no hash yet
+           tokens 8 and 9 do not fill a block: no hash yet
 
 Three rules hold for all of it:
 
@@ -36,7 +36,7 @@ def frame(*fields: bytes) -> bytes:
 
     A field may be empty, may be longer than 255 bytes, and may contain whatever you use to mark its end or its length.
 
-    Example: `frame(b"ab", b"cd")`, `frame(b"abc", b"d")` and `frame(b"abcd")` differ; so do `frame()` and `frame(b"")`.
+    Example: `frame(b"ab", b"cd")`, `frame(b"abc", b"d")` and `frame(b"abcd")` differ. So do `frame()` and `frame(b"")`.
     """
     todo("lab-04", "frame", "how can a reader find where each field ends?")
 
@@ -64,8 +64,8 @@ def hash_block_tokens(
     Tokens are integers, 0 <= token < 2**32. The parent's hash, the extra keys and the tokens all decide the hash, and
     none of the three can be mistaken for a part of another. Calls `hash_function` once and returns its whole result.
 
-    Example: [5, 6, 7, 8] after the hash of [1, 2, 3, 4] has one hash; after the root, as the first block of a prompt,
-    it has another; after the hash of [0, 0, 0, 0] a third.
+    Example: [5, 6, 7, 8] has one hash after the hash of [1, 2, 3, 4], another after the root, as the first block of a
+    prompt, and a third after the hash of [0, 0, 0, 0].
     """
     todo("lab-04", "hash_block_tokens", "which three things are hashed, and how are they kept apart?")
 
@@ -128,7 +128,7 @@ def get_request_block_hasher(
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
-    r"""Return the key under which the index holds a block of this KV cache group.
+    r"""Return the key under which the index has a block of this KV cache group.
 
     It is the hash, then the group's number as 4 bytes, big-endian. (Layers of different kinds form groups, and one
     prefix has other KV in each of them.) `get_block_hash` and `get_group_id` of the engine split the key again.

@@ -160,7 +160,7 @@ def test_9_a_refused_request_holds_nothing(lab: LabUnderTest) -> None:
 
 @points(2, FREE, rule=10, why="a block can be hit without the blocks after it, but not without those before it")
 def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
-    """A's table is 1 2 3, all cached; B's is 4 5, and 5 is not full."""
+    """A's table is 1 2 3, all cached. B's is 4 5, and 5 is not full."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, b = kv.hold(PROMPT[:12], "A"), kv.hold(PROMPT[20:26], "B")
     free(kv, a)
