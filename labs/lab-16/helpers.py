@@ -354,17 +354,6 @@ def expect_bits(lab: LabUnderTest, what: str, want: int, results: Sequence[bytes
         )
 
 
-def spelled(texts: Sequence[str]) -> list[str]:
-    """Return these texts, and others that spell one of them: its escapes, its bytes as characters, its digests."""
-    found = []
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        found += [text, data.decode("ascii", "surrogateescape"), data.decode("latin-1")]
-        found += [text.encode("ascii", how).decode() for how in ("backslashreplace", "xmlcharrefreplace")]
-        found += [hashlib.new(name, data).hexdigest() for name in DIGESTS]
-    return list(dict.fromkeys(found))
-
-
 def pieces_of(encoded: bytes) -> list[str]:
     """Return texts that are the end of these bytes, up to three bytes shorter: what the learner's code has written."""
     size = len(encoded)
