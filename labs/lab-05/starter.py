@@ -21,7 +21,7 @@ def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[
       nothing.
     - `kv.allocate_slots(request, num_new_tokens, new_computed_blocks=blocks)` admits it: the blocks that were found and
       slots for the next `num_new_tokens` tokens after `request.num_computed_tokens`, which is 0 until you set it.
-      Both numbers depend on the hit. It returns `None`, and changes nothing, if there is no room.
+      This number and `num_new_tokens` depend on the hit. It returns `None`, and changes nothing, if there is no room.
 
     Afterwards the request's block table begins with the blocks that were found, and has new blocks for the other tokens
     only. The step that computes these takes no time here, so `request.num_computed_tokens` counts the whole prompt. If

@@ -152,7 +152,7 @@ def _others(failed: Sequence[LabResult]) -> list[str]:
     here = sum(result.function == first.function for result in others)
     told = f"{len(others)} more {'failures' if others[1:] else 'failure'}"
     told += f", {here} of them in {first.short_function}" if here else ""
-    beliefs = [f"  in {one.short_function} {in_full(one.belief).splitlines()[0]}" for one in others if one.belief]
+    beliefs = [f"  in {one.short_function}: {in_full(one.belief).splitlines()[0]}" for one in others if one.belief]
     return [f"  {told}; all of them:  mini-kv run {first.lab.lab_id.removeprefix('lab-')} --all", *beliefs]
 
 
@@ -195,7 +195,8 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
         return [f"  PASSED, but only some tests ran. All tests:  pytest {_relative(str(lab.folder))}"]
     if lab.missing is not None:
         return [f"  NOT RUN: {lab.missing}"]
-    return ["  NOT PASSED YET", f"  next: {first.test}  {_place(implementation, first)}"]
+    part = "Part 2: " if any(other.second_part == lab.lab_id for other in all_labs(lab.root)) else ""
+    return [f"  {part}NOT PASSED YET", f"  next: {first.test}  {_place(implementation, first)}"]
 
 
 def _first_open(results: Sequence[LabResult]) -> LabResult | None:
