@@ -216,7 +216,7 @@ class Lab:
         _, _, section = text.partition(" The contract\n")
         section = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
         items = re.findall(r"^\d+\. (.+(?:\n   +.+)*)", section, re.MULTILINE)
-        return tuple(" ".join(item.replace("**", "").split()) for item in items)
+        return tuple(re.sub(r"(?<!\w)\*\*(.+?)\*\*(?!\w)", r"\1", " ".join(item.split())) for item in items)
 
     def tests(self) -> list[str]:
         """Return the names of the lab's tests in order."""
