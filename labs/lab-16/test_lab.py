@@ -52,7 +52,7 @@ KEY, OTHER_KEY = b"k" * 36, b"k" * 35 + b"l"
 LAYOUT = Layout("int8", (2, 4))
 LARGE = Layout("int8", (256, 512))
 FEW = [1, 2, 3, 4, 5]
-ODD_TEXTS = ["?", "\ufffd", "\ud800", "\udc00", "\U00010000", "é", "e\u0301"]
+ODD_TEXTS = ["?", "\\ud800", "\ufffd", "\ud800", "\udc00", "\U00010000", "é", "e\u0301"]
 ALIKE_IN_UTF16 = ["\U00010000", "\ud800\udc00"]
 LONG_TEXTS = [f"{'x' * size}{end}" for size in (64, 255, 256, 512, 65_536) for end in ("", "y")]
 BLANKS = [b"\0", b" ", b"\t", b"\n", b"\r"]
@@ -124,6 +124,7 @@ def test_6_every_list_of_extra_keys_has_bytes_of_its_own(lab: LabUnderTest) -> N
         [("lora", "X"), ("mm", "X")], [("mm", "X"), ("lora", "X")],
         [("mm", "cat"), ("mm", "dog")], [("mm", "dog"), ("mm", "cat")], [("mm", "cat")], [("mm", "dog")],
         [("mm", "cat"), ("mm", "cat")], [("mm", "catmm"), ("cat", "")],
+        [("k", "x;y=z")], [("k", "x\\"), ("y\\", "z")], [("k", "x,y:z")], [("k", "x\\"), ("y", "z")],
         [("lora", "ab"), ("mm", "c")], [("lora", "a"), ("mm", "bc")], [("lora", "a"), ("mmb", "c")],
     ]  # fmt: skip
     expect_different(lab, "encode_extra_keys", [(each,) for each in lists], "two lists with equal bytes share KV")
@@ -145,6 +146,7 @@ def test_8_everything_before_a_block_counts(lab: LabUnderTest) -> None:
     inputs = [(parent, tokens, b"") for parent in parents for tokens in ([1, 2], [2, 1], [1, 3], [3, 2])]
     inputs += [(PARENT, [1, 2], extras) for extras in (b"x", b"y", b"xy", *ONE_CRC, b"z" * 5_000, b"z" * 4_999 + b"y")]
     inputs += [(start + bytes(24), [1, 2], b"") for start in ONE_CRC]
+    inputs += [(parent, [1, 2], parent) for parent in parents]  # in a XOR both would cancel out
     expect_different(lab, "hash_block", inputs, "KV depends on the tokens, on all before them, and on the extra keys")
     extras = [b"", b"x", b"X", b"\x80", b"\xff", *with_the_same_checksum(b"z" * 40), long := b"z" * 5_000]
     extras += [each for blank in BLANKS for each in (blank, b"x" + blank, blank + b"x")]
