@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from mini_kv import _HOMES
-from mini_kv.course.labkit.lab import all_labs, load_lab, place_of
+from mini_kv.course.labkit.lab import all_labs, load_lab
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
@@ -41,8 +41,9 @@ def modules() -> list[str]:
 
 
 def labs() -> list[str]:
-    """Return the labs."""
-    return sorted((path.parent.name for path in (ROOT / "labs").glob("lab-*/lab.toml")), key=place_of)
+    """Return the labs that have a page. The second part of a lab is on the page of the first."""
+    every = all_labs(ROOT)
+    return [lab.lab_id for lab in every if lab.lab_id not in [other.second_part for other in every]]
 
 
 def chapters() -> dict[str, dict[str, str]]:
@@ -64,9 +65,6 @@ def title_of(path: Path) -> str:
 def lab_page(lab: str) -> str:
     """Return the page of a lab, as wide as the screen: README with the lab in it, then the instructor's part."""
     about = load_lab(ROOT / "labs" / lab)
-    first = next((one.lab_id for one in all_labs(ROOT) if one.second_part == lab), "")
-    if first:
-        return MOVED.format(title=about.title, first=first)
     status = "status: triton\n" if about.needs == "K" else ""
     parts = [lab, *filter(None, [about.second_part])]
     return f"---\n{status}hide: [navigation, toc]\n---\n\n" + "\n".join(
@@ -75,16 +73,15 @@ def lab_page(lab: str) -> str:
     )
 
 
-MOVED = """---
-search:
-  exclude: true
----
-
-# {title}
-
+MOVED = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'">
+<title>{first}, part 2</title>
 <meta http-equiv="refresh" content="0; url=../{first}/#part-2">
-
-This is [part 2 of {first}]({first}.md#part-2).
+<link rel="canonical" href="../{first}/">
+<p>This page is now <a href="../{first}/#part-2">part 2 of {first}</a></p>
+</html>
 """
 """The page at the former address of a second part."""
 
@@ -121,6 +118,12 @@ def pages() -> dict[str, str]:
     return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
 
 
+def moved_pages() -> dict[str, str]:
+    """Return the pages at the former addresses of second parts, by their paths below docs."""
+    labs = [lab for lab in all_labs(ROOT) if lab.second_part]
+    return {f"labs/{lab.second_part}/index.html": MOVED.format(first=lab.lab_id) for lab in labs}
+
+
 def navigation() -> dict[str, list[str]]:
     """Return the lines for mkdocs.yml between `# generated: NAME` and `# end of NAME`.
 
@@ -137,18 +140,13 @@ def navigation() -> dict[str, list[str]]:
     for title, names in groups.items():
         api.append(f"      - {title}:")
         api += [f"          - {name.removeprefix('mini_kv.')}: api/{name}.md" for name in names]
-    every = all_labs(ROOT)
     of_chapters = []
     for part, its_chapters in chapters().items():
         of_chapters.append(f"      - {part}:")
         of_chapters += [f'          - "{title}": chapters/{name}' for name, title in its_chapters.items()]
     return {
         "chapters": of_chapters,
-        "labs": [
-            f'      - "{lab.lab_id[4:6]} {lab.title}": labs/{lab.lab_id}.md'
-            for lab in every
-            if lab.lab_id not in [other.second_part for other in every]
-        ],
+        "labs": [f'      - "{lab[4:6]} {load_lab(ROOT / "labs" / lab).title}": labs/{lab}.md' for lab in labs()],
         "api": api,
     }
 
@@ -160,7 +158,7 @@ NEEDS = {"C": "Python", "T": "PyTorch, on a CPU", "K": "Triton, on Linux; no GPU
 def with_list_of_labs(readme: str) -> str:
     """Return the text of labs/README.md with the list of the labs put in."""
     rows = ["| lab | needs | minutes |", "|---|---|---:|"]
-    for lab in map(load_lab, (ROOT / "labs" / lab for lab in labs())):
+    for lab in all_labs(ROOT):
         link = f"[{lab.lab_id[4:6]} {lab.title}]({lab.lab_id}/README.md)"
         rows.append(f"| {link} | {NEEDS[lab.needs]} | {lab.minutes} |")
     between = re.compile(r"(?<=<!-- generated: labs -->\n).*?(?=<!-- end of labs -->)", re.DOTALL)
@@ -191,7 +189,7 @@ def write_pages(docs: Path = DOCS) -> None:
     wanted = {docs / name: text for name, text in pages().items()}
     for path in {*docs.glob("api/mini_kv.*.md"), *docs.glob("labs/*.md")} - {*wanted}:
         path.unlink()
-    for path, text in wanted.items():
+    for path, text in (wanted | {docs / name: text for name, text in moved_pages().items()}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish(text, path)
 

@@ -75,7 +75,7 @@ def section(lab: Lab, kills: dict[str, Kill]) -> str:
         [
             f"## {lab.lab_id}: {lab.title} {{ #{lab.lab_id} }}",
             "",
-            f"{len(learners)} beliefs.{engine} [The lab](../labs/{lab.lab_id}.md)",
+            f"{len(learners)} beliefs.{engine} [The lab](../../../labs/{lab.lab_id}/README.md)",
             "",
             "| test | refutes | as the first | alone |",
             "|---|---:|---:|---:|",

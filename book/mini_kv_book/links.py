@@ -46,9 +46,11 @@ def link_to(md: Any, path: str) -> str:
     """Return the link from the page to a file or folder of the repository, for a built site."""
     first = _first_parts().get(posixpath.basename(path.removesuffix("/README.md")))
     about, page = _page_about(f"labs/{first}" if first else path), page_of(md)
+    if first and about and page:  # a place on the page of the first part, which MkDocs checks
+        return posixpath.relpath(about, posixpath.dirname(page) or ".") + "#part-2"
     if about and page:
         here = posixpath.dirname(page) if page.endswith("index.md") else page.removesuffix(".md")
-        return posixpath.relpath(about.removesuffix(".md"), here or ".") + "/" + ("#part-2" if first else "")
+        return posixpath.relpath(about.removesuffix(".md"), here or ".") + "/"
     kind = "tree" if (ROOT / path).is_dir() else "blob"
     return f"{repository_url()}/{kind}/main/{path}"
 

@@ -38,10 +38,7 @@ class Strip(Treeprocessor):
             return
         heading = next(number for number, element in enumerate(root) if element.tag == "h1")
         if folder == "labs":
-            told = [p for p in root.iter("p") if TOLD.match(p.text or "")]
-            if not told:  # the former address of a lab's second part
-                return
-            shorten(told[0])
+            shorten(next(p for p in root.iter("p") if TOLD.match(p.text or "")))
         items = of_chapter(name) if folder == "chapters" else of_lab(lab(name))
         # the search leaves it out: a chapter would be found by the names of its labs
         strip = ElementTree.Element("ul", {"class": "kv-strip", "data-search-exclude": ""})

@@ -317,6 +317,9 @@ def test_a_link_to_a_page_shows_its_title_its_words_and_a_picture(site):
 def test_an_address_that_has_moved_leads_to_the_page(book_url, open_page):
     page = open_page(book_url + "reference/hit-rate-zero/")
     page.wait_for_url("**/answers/hit-rate-is-zero/")
+    page.goto(book_url + "labs/lab-05-further/")
+    page.wait_for_url("**/labs/lab-05/#part-2")
+    assert page.locator("#part-2").inner_text().startswith("lab-05, part 2: Share, revive and evict")
 
 
 # A wrong address ----------------------------------------------------------------------------------------------------
@@ -465,9 +468,10 @@ LAB_PARTS = (".kv-contract", ".kv-desk", ".kv-spec", "#run")
 def test_a_labs_contract_and_editor_are_on_the_first_screen(width, height, book_url, open_page):
     """Side by side, or on a phone one above the other; the whole text comes below, shells after it."""
     page = open_page(book_url + "labs/lab-05/", width=width, height=height)
-    contract, desk, spec, shells = (page.locator(part).bounding_box() for part in LAB_PARTS)
-    assert page.locator(".kv-contract li").first.inner_text().startswith("prefill(kv, token_ids, request_id)\nAdmit")
-    assert page.locator(".kv-contract li").last.inner_text().startswith("Example, block size 4, ")
+    contract, desk, spec, shells = (page.locator(part).first.bounding_box() for part in LAB_PARTS)
+    lines = page.locator(".kv-contract").first.locator("li")
+    assert lines.first.inner_text().startswith("prefill(kv, token_ids, request_id)\nAdmit")
+    assert lines.last.inner_text().startswith("Example, block size 4, ")
     assert contract["y"] + contract["height"] < height
     if width == 1280:
         assert desk["x"] > contract["x"] + contract["width"]
