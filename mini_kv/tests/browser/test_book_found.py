@@ -192,7 +192,7 @@ def test_index_and_worker_are_loaded_when_the_search_is_opened(opened, book_url,
         page.keyboard.type("evict")
     else:
         page.goto(book_url + "labs/lab-02/?q=evict")
-    page.locator(".md-search-result__item a[href*='05-']").first.wait_for(state="attached")
+    page.locator(".md-search-result__item a[href*='lab-05']").first.wait_for(state="attached")
     assert asked.count("search_index.json") == 1
 
 
