@@ -152,7 +152,8 @@ def _others(failed: Sequence[LabResult]) -> list[str]:
     here = sum(result.function == first.function for result in others)
     told = f"{len(others)} more {'failures' if others[1:] else 'failure'}"
     told += f", {here} of them in {first.short_function}" if here else ""
-    beliefs = [f"  in {one.short_function}: {in_full(one.belief).splitlines()[0]}" for one in others if one.belief]
+    known = [one for one in others if one.belief and not one.belief.startswith(BREAKS)]
+    beliefs = [f"  in {one.short_function} {in_full(one.belief).splitlines()[0]}" for one in known]
     return [f"  {told}; all of them:  mini-kv run {first.lab.lab_id.removeprefix('lab-')} --all", *beliefs]
 
 

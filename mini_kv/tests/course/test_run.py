@@ -104,7 +104,7 @@ def test_a_pass_says_what_it_is_worth(lab: Lab) -> None:
     lab.starter.write_text(SOLUTION, encoding="utf-8")
     status, lines = mini_kv("run", "05")
     assert status == 0
-    assert "  PASSED" in lines
+    assert "  PASSED. Part 1 done: 50 of 50" in lines
     assert "  Five questions about your own code:  mini-kv questions --lab 05" in lines
     assert "  Next: Slots for the next token (60 minutes), labs/lab-06/README.md" in lines
     assert " ".join(" ".join(lines).split()).count(f"To take away: {lab.question}") == 1
