@@ -361,6 +361,8 @@ def test_a_failure_is_a_card(show):
     assert facts == [
         "expected  28",
         "got       0",
+        "Your code breaks rule 2 of the contract: A hit is the longest cached beginning of the prompt in whole blocks,"
+        " and has at most all tokens but the last.",
         "a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
     ]
     assert card.locator("svg.kv-still").get_attribute("aria-label").endswith("all but the tail block, step 2 of 2")
