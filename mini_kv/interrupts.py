@@ -3,25 +3,41 @@
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 
 @contextmanager
 def ignored_by_children() -> Iterator[None]:
-    """Let the processes that start in this block never get Ctrl-C: they inherit that this thread blocks it.
+    """Let the processes that start in this block never get Ctrl-C: they inherit that the main thread blocks it.
 
-    In this process it waits for the end of the block, if no other thread takes it. Windows has no such block.
+    In this process it waits for the end of the block, also where another thread takes it (numpy starts some): an
+    interrupt in between would leave a process that is half started. Windows has no such block.
     """
     if sys.platform == "win32":
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with _noted() if threading.current_thread() is threading.main_thread() else nullcontext():
+            yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    """Note Ctrl-C, and raise it at the end of the block."""
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def run_child(command: Sequence[str], **options: Any) -> int:

@@ -130,7 +130,8 @@ LONG = {
 def test_ctrl_c_ends_a_verb_in_silence_with_130(verb: str, seconds: float) -> None:
     """As in a terminal: every process of the group gets the signal, also those that the verb has started.
 
-    On a quick machine some verbs are at their end after a second, and the signal may come when all is printed.
+    On a quick machine some verbs are at their end after a second, and the signal may come when all is printed, or
+    while Python ends: then it ends the process.
     """
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job ignores it
     code = f"{heard}; import sys; from mini_kv.cli import main; print('ready', flush=True); sys.exit(main())"
@@ -143,6 +144,6 @@ def test_ctrl_c_ends_a_verb_in_silence_with_130(verb: str, seconds: float) -> No
         if not is_done:
             os.killpg(process.pid, signal.SIGINT)
         out, said = process.communicate(timeout=60)
-    at_its_end = seconds == 1.0 and verb in ("curve", "league", "run") and process.returncode in (0, 1)
+    at_its_end = seconds == 1.0 and verb in ("curve", "league", "run") and process.returncode in (0, 1, -signal.SIGINT)
     assert is_done or at_its_end or process.returncode == 130
     assert "Traceback" not in said + out and "KeyboardInterrupt" not in said + out

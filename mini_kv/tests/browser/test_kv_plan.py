@@ -137,6 +137,8 @@ def test_a_pasted_config_is_read_and_stays_in_the_address(show, serve, site, ope
     assert said(page)[1] == "480 shared tokens are shorter than a block of 576: nothing can be found."
     page.wait_for_function("location.hash.includes('config=') && !location.hash.includes('gpu=')")
     other = show(page.evaluate("location.hash"), own=True)
+    other.wait_for_function("() => document.querySelector('kv-plan').shadowRoot.querySelector('[name=config]').value")
+    wait(other)  # the page asks when it has unpacked the address
     assert said(other) == said(page)
     assert json.loads(other.get_by_label("Its text", exact=True).input_value()) == QWEN
 
