@@ -21,14 +21,14 @@ def ignored_by_children() -> Iterator[None]:
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _noted() if threading.current_thread() is threading.main_thread() else nullcontext():
+        with _at_the_end() if threading.current_thread() is threading.main_thread() else nullcontext():
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
-def _noted() -> Iterator[None]:
+def _at_the_end() -> Iterator[None]:
     """Note Ctrl-C, and raise it at the end of the block."""
     came: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
