@@ -33,11 +33,12 @@ class Part(NamedTuple):
     make_player: Callable[[Program, dict[str, Any]], Player]
     load_scenarios: Callable[[], list[Scenario]]
     recording: Path
+    needs: Callable[[Scenario], list[str]]
 
 
 PARTS = (
-    Part("manager", manager.Player, manager.load_scenarios, manager.RECORDING),
-    Part("scheduler", scheduler.Player, scheduler.load_scenarios, scheduler.RECORDING),
+    Part("manager", manager.Player, manager.load_scenarios, manager.RECORDING, manager.needs),
+    Part("scheduler", scheduler.Player, scheduler.load_scenarios, scheduler.RECORDING, lambda _: ["scheduler"]),
 )
 
 
@@ -114,7 +115,8 @@ def play(recorded: Recorded, program: Program) -> Outcome:
     theirs: State = {}
     num_equal = num_listed = 0
     try:
-        player = recorded.part.make_player(program, recorded.scenario.settings)
+        asked = recorded.scenario.settings | {"needs": recorded.part.needs(recorded.scenario)}
+        player = recorded.part.make_player(program, asked)
         for call, changed in zip(recorded.scenario.calls, recorded.changes, strict=True):
             before, theirs = got, theirs | changed
             got = {} if player.skipped else player.perform(call)
@@ -152,14 +154,13 @@ def matches(field: str, wanted: str, got: str) -> bool:
     return got == wanted
 
 
+CORE = ("cold", "hits", "sharing", "freeing", "eviction", "refusal")
+"""The topics of the challenge. One group of full attention and six messages are enough."""
+EXTRAS = ("caching-off", "salts", "windows", "groups")
+"""The topics that its contract has sentences for, beside these."""
 TOPICS: Mapping[str, tuple[str, Sequence[str]]] = {
-    "lookup": ("manager", ("cold and warm", "hit cap", "same step")),
-    "eviction": ("manager", ("free order", "duplicates", "eviction and reset")),
-    "growth": ("manager", ("growth", "exact pools", "lookahead and drafts", "preemption", "admission", "statistics")),
-    "namespaces": ("manager", ("namespaces",)),
-    "hybrid": ("manager", ("windows", "chunks", "states", "sizes", "drafter")),
-    "random": ("manager", ("random",)),
-    "misuse": ("manager", ("different on purpose",)),
+    **{topic: ("manager", (topic,)) for topic in (*CORE, *EXTRAS)},
+    **{topic: ("manager", (topic,)) for topic in ("preempt", "evict", "lookahead", "admission", "random", "misuse")},
     "steps": ("scheduler", ("steps", "never", "room", "hits", "chunking off", "thresholds")),
     "preemption": ("scheduler", ("preemption", "priority", "aborts")),
     "drafts": ("scheduler", ("lookahead", "drafts")),

@@ -77,7 +77,8 @@ class Player:
         self.requests: dict[str, _Request] = {}
         """By handle."""
         self.labels: dict[str, int] = {}
-        asked = {**settings, "groups": parse_groups(settings)}
+        groups = parse_groups(settings)
+        asked = {**settings, "block_size": groups[0]["block_size"], "groups": groups}
         self.asked: Message = {"call": "start", "version": VERSION, "part": "manager", "settings": asked}
         self.reply = program.answer(self.asked)
 
@@ -91,7 +92,9 @@ class Player:
         if call.verb not in ("new", *WITHOUT_REQUEST) and call.handle not in self.requests:
             return {**self._state(), "result": "no such request"}
         self.asked = MESSAGES[call.verb](self, call)
-        self.reply = self.program.answer(self.asked)
+        reply = self.program.answer(self.asked)
+        # A cache needs nothing of a step's end, so a program may leave these out.
+        self.reply = self.reply | {"result": {}} if "skip" in reply and call.verb in NOTICES else reply
         if self.skipped:
             return {}
         return {"result": self._result(call), **self._state()}
@@ -249,6 +252,11 @@ MESSAGES: dict[str, Callable[[Player, Call], Message]] = {
 }
 """The message of each call that a scenario can make."""
 
+SIX = ("start", "new", "lookup", "allocate", "append", "free")
+"""The messages of the challenge."""
+NOTICES = ("compute", "reject")
+"""Calls that only say how many tokens of a request are computed now."""
+
 WITHOUT_REQUEST = ("evict", "release", "reset", "stats")
 
 
@@ -265,6 +273,30 @@ def shorthand(verb: str, words: list[str]) -> list[str]:
 
 
 LANGUAGE = Language(MESSAGES, WITHOUT_REQUEST, FIELDS, DEFAULTS, shorthand)
+
+
+def needs(scenario: Scenario) -> list[str]:
+    """Return what a scenario needs beyond the six messages of the challenge and one group of full attention."""
+    settings = scenario.settings
+    kinds = [group["kind"] for group in parse_groups(settings)]
+    options = {name for call in scenario.calls for name, _ in call.options}
+    asked = {
+        "caching off": not settings["enable_caching"],
+        "salts": "salt" in options,
+        "adapters": "lora" in options,
+        "images": "image" in options,
+        "windows": "window" in kinds,
+        "chunks": "chunks" in kinds,
+        "states": "state" in kinds,
+        "groups": len(kinds) > 1,
+        "sizes": len({group["block_size"] for group in parse_groups(settings)}) > 1,
+        "lookahead": "lookahead" in options,
+        "drafters": bool(settings["drafter_groups"]) or settings["num_hash_lookahead_tokens"] > 0,
+        "watermark": settings["watermark"] > 0,
+        "whole": any("gate" in call.text.split() for call in scenario.calls),
+        **{verb: any(call.verb == verb for call in scenario.calls) for verb in MESSAGES if verb not in SIX + NOTICES},
+    }
+    return [name for name, is_asked in asked.items() if is_asked]
 
 
 def load_scenarios() -> list[Scenario]:

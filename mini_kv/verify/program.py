@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
 from queue import Empty, Queue
@@ -172,6 +172,39 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+class Shown:
+    """Checks that a program shows the same members after every call. What it hides in some would not be compared."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+        """The members of the last reply to `start`."""
+
+    def check(self, reply: Any, call: str) -> None:
+        """Raise `ProgramError` for a reply of a wrong form, or that shows less or more than the reply to `start`."""
+        check_reply(reply, call)
+        if "skip" in reply:
+            return
+        if call == "start":
+            self._shown = {*reply}
+        for name in sorted(self._shown ^ {*reply}):
+            one, other = ("has no", "has") if name in self._shown else ("has", "does not have")
+            raise ProgramError(f"the reply {one} `{name}`, which the reply to `start` {other}")
+
+
+class Called:
+    """A program that is a function of this process. It gets a message, and returns the reply."""
+
+    def __init__(self, function: Callable[[Message], Any]) -> None:
+        self._function = function
+        self._shown = Shown()
+
+    def answer(self, message: Message) -> Message:
+        """Return the reply. Raises `ProgramError` for one of a wrong form, and what the function raises."""
+        reply: Message = self._function(json.loads(json.dumps(message)))
+        self._shown.check(reply, message["call"])
+        return json.loads(json.dumps(reply))  # type: ignore[no-any-return]  # a copy: its lists may change later
+
+
 class Piped:
     """A program in a process of its own: one JSON object per line on its standard input, and one back for each.
 
@@ -188,8 +221,7 @@ class Piped:
         """What the program has printed. An empty line marks the end: even an empty line of a program has a newline."""
         self.is_silent = False
         """Whether the program has let the time for a reply go by."""
-        self._shown: set[str] = set()
-        """The members of the last reply to `start`."""
+        self._shown = Shown()
         try:
             self._process = subprocess.Popen(
                 command,
@@ -256,19 +288,8 @@ class Piped:
             reply: Message = strict_json.loads(text)
         except ValueError:
             raise ProgramError(f"the reply is not JSON: {_shortened(text)}") from None
-        check_reply(reply, message["call"])
-        self._check_shown(reply, message["call"])
+        self._shown.check(reply, message["call"])
         return reply
-
-    def _check_shown(self, reply: Message, call: str) -> None:
-        """Raise `ProgramError` for a reply that shows less or more than the reply to `start`."""
-        if "skip" in reply:
-            return
-        if call == "start":
-            self._shown = {*reply}
-        for name in sorted(self._shown ^ {*reply}):
-            one, other = ("has no", "has") if name in self._shown else ("has", "does not have")
-            raise ProgramError(f"the reply {one} `{name}`, which the reply to `start` {other}")
 
     def _next_line(self) -> str:
         """Return the next line of the program's standard output."""

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from textwrap import wrap
 
+from mini_kv.course.given.challenge import PUBLIC, Variant
 from mini_kv.course.given.faulty_managers import FaultyManager
+from mini_kv.verify.challenge import board, sentence_of
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.verify.deviations import DEVIATIONS
 from mini_kv.verify.language import State
@@ -44,6 +47,27 @@ def report(played: Iterable[Outcome]) -> Iterator[str]:
         yield "All differences, by cause"
         yield "========================="
         yield from by_cause(differing)
+
+
+def challenge_report(outcomes: Sequence[Outcome], variant: Variant = PUBLIC) -> Iterator[str]:
+    """Yield the lines of the board, the first difference, and the sentences of the contract that are broken."""
+    recorder = f"vLLM {recording(outcomes[0].recorded.part)['header']['vllm']}" if variant == PUBLIC else "your class"
+    yield f"The contract of {recorder}        # equal   x different   . not built"
+    yield from board(outcomes)
+    differing = [outcome for outcome in outcomes if outcome.verdict is Verdict.DIFFERS]
+    if not differing:
+        return
+    yield from ("", "The first difference", "====================")
+    yield from difference(differing[0], variant)
+    broken = [sentence_of(outcome) for outcome in differing]
+    yield from ("", "All differences", "===============")
+    for number in sorted({*broken}):
+        said = _sentence(number, variant) if number else "the form of a reply"
+        yield from wrap(said, 100, initial_indent=f"{broken.count(number):>4}  ", subsequent_indent=" " * 6)
+
+
+def _sentence(number: int, variant: Variant) -> str:
+    return f"sentence {number} of the contract: {variant.sentences[number - 1]}"
 
 
 def by_cause(differing: Sequence[Outcome]) -> Iterator[str]:
@@ -103,8 +127,8 @@ def place(outcome: Outcome) -> str:
     return f'"{scenario.name}", call {outcome.num_equal + 1} of {len(scenario.calls)}, {outcome.call.text}'
 
 
-def difference(outcome: Outcome) -> Iterator[str]:
-    """Yield a difference: what was called, both sides, and what may explain it."""
+def difference(outcome: Outcome, variant: Variant = PUBLIC) -> Iterator[str]:
+    """Yield a difference: what was called, both sides, the sentence that it breaks, and what may explain it."""
     scenario = outcome.recorded.scenario
     yield f"{topic_of(outcome.recorded)}: {place(outcome)}"
     yield f"  {scenario.purpose}"
@@ -119,6 +143,9 @@ def difference(outcome: Outcome) -> Iterator[str]:
         yield f"  {outcome.reason}"
         return
     yield from both_sides(outcome.wanted, outcome.got, outcome.fields)
+    if number := sentence_of(outcome):
+        yield ""
+        yield from wrap(f"It breaks {_sentence(number, variant)}", 100, initial_indent="  ", subsequent_indent="  ")
     yield from _explained(outcome)
 
 
@@ -150,6 +177,12 @@ def _by_block(label: str, wanted: Sequence[str], got: Sequence[str]) -> Iterator
         padded = [*wanted, *[""] * (num_blocks - len(wanted))], [*got, *[""] * (num_blocks - len(got))]
         marks = "".join(f"{'^' if one != other else '':<{width}}" for one, other in zip(*padded, strict=True))
         yield f"  {'':<13} {'':<9}{marks}".rstrip()
+
+
+def known_fault(outcome: Outcome) -> str:
+    """Return the rule that a known fault breaks which shows exactly this difference, or nothing."""
+    faults = faults_like(outcome)
+    return f"A known fault shows exactly this. The rule that it breaks: {_rule(faults[0])}" if faults else ""
 
 
 def _explained(outcome: Outcome) -> Iterator[str]:

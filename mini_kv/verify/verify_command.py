@@ -4,14 +4,30 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from mini_kv.course.commands import write_file
+from mini_kv.course.given.challenge import PUBLIC, Variant, draw
+from mini_kv.course.labkit.course_settings import load_course
+from mini_kv.course.labkit.lab import UnknownLabError, find_checkout
 from mini_kv.messages import choices, did_you_mean, shown
 from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import number_above_zero
-from mini_kv.verify.compare import TOPICS, Outcome, Recorded, Verdict, play, recorded_scenarios, topic_of
+from mini_kv.verify.challenge import badge, green_topics, squares
+from mini_kv.verify.compare import (
+    PARTS,
+    TOPICS,
+    Outcome,
+    Recorded,
+    Verdict,
+    play,
+    recorded_scenarios,
+    recording,
+    topic_of,
+)
 from mini_kv.verify.program import TIMEOUT_S, Piped, ProgramError
-from mini_kv.verify.report import difference, place, report
+from mini_kv.verify.report import challenge_report, difference, place, report
 
 MISUSE = "misuse"
 """The topic that is played only if asked for: calls that are mistakes. Every engine may answer them as it likes."""
@@ -26,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPICS",
         help=f"play only these, separated by commas (default: all but {MISUSE}): {', '.join(TOPICS)}",
     )
+    parser.add_argument(
+        "--challenge", action="store_true", help="play the scenarios of lab-17, and draw its board: a sign per scenario"
+    )
+    parser.add_argument("--badge", metavar="FILE", help="write an SVG with the topics of lab-17 that are equal")
     parser.add_argument(
         "--scenario", metavar="NAME", help="play this one, and print every line to and from the program"
     )
@@ -44,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 0 if nothing differs, 1 if something does, 2 if an argument is wrong."""
     try:
-        chosen = _chosen(args)
+        variant = _variant(args)
+        chosen = _chosen(args, variant)
     except ValueError as error:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
@@ -62,12 +83,45 @@ def run(args: argparse.Namespace) -> int:
         with ProgressLine(sys.stderr, "starting the program") as progress:
             progress.total = len(chosen)
             played = _noted(_played(chosen, args.program, args.timeout), outcomes, progress)
-            for line in map(json.dumps, map(_as_dict, played)) if args.json else report(played):
+            for line in _lines(args, played, variant):
                 progress.print(line)  # as it comes: a slow program takes minutes
-    except ProgramError as error:
+        if args.badge is not None:
+            return max(_status(outcomes), _write_badge(args.badge, outcomes))
+    except (OSError, ProgramError) as error:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
     return _status(outcomes)
+
+
+def _lines(args: argparse.Namespace, played: Iterator[Outcome], variant: Variant) -> Iterator[str]:
+    """Return the lines to print: JSON, the board or the report."""
+    if args.json:
+        return map(json.dumps, map(_as_dict, played))
+    return challenge_report(list(played), variant) if args.challenge else report(played)
+
+
+def _variant(args: argparse.Namespace) -> Variant:
+    """Return the contract of the course in whose checkout this runs. Raises `ValueError` if it has no badge."""
+    if not args.challenge:
+        return PUBLIC
+    try:
+        variant = draw(load_course(find_checkout(Path.cwd())).challenge)
+    except UnknownLabError:
+        return PUBLIC
+    if args.badge is not None and variant != PUBLIC:
+        raise ValueError("--badge compares with vLLM, and this course has a contract of its own")
+    return variant
+
+
+def _write_badge(file: str, outcomes: Sequence[Outcome]) -> int:
+    """Write the badge. Return 1, and write nothing, if no topic is equal."""
+    topics = green_topics(outcomes)
+    if not topics:
+        print("mini-kv verify: no topic of lab-17 is equal, so there is no badge", file=sys.stderr)
+        return 1
+    version = recording(PARTS[0])["header"]["vllm"].rpartition(".")[0]
+    write_file(file, badge(version, topics))
+    return 0
 
 
 def _noted(played: Iterator[Outcome], outcomes: list[Outcome], progress: ProgressLine) -> Iterator[Outcome]:
@@ -78,8 +132,10 @@ def _noted(played: Iterator[Outcome], outcomes: list[Outcome], progress: Progres
         yield outcome
 
 
-def _chosen(args: argparse.Namespace) -> list[Recorded]:
+def _chosen(args: argparse.Namespace, variant: Variant) -> list[Recorded]:
     """Return the scenarios to play, topic by topic. Raises `ValueError` for an unknown name."""
+    if args.challenge:
+        return [recorded for of_topic in squares(variant).values() for recorded in of_topic]
     scenarios = recorded_scenarios()
     if args.scenario is not None:
         named = [recorded for recorded in scenarios if recorded.scenario.name == args.scenario]

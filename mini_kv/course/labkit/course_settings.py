@@ -28,6 +28,8 @@ class Course:
     hidden: tuple[str, ...] = ()
     opens: Mapping[str, datetime.date] = field(default_factory=dict)
     """The day on which a lab opens."""
+    challenge: int = 0
+    """The seed of lab-17's contract. 0: the public one."""
 
     @property
     def has_address(self) -> bool:
@@ -77,6 +79,8 @@ def _check(course: Course, root: Path) -> None:
     for lab in (*course.hidden, *course.opens):
         if not (root / "labs" / lab / "lab.toml").is_file():
             raise ValueError(f"there is no {lab}")
+    if type(course.challenge) is not int or course.challenge < 0:
+        raise ValueError(f"challenge is a whole number, at least 0: {course.challenge!r}")
     if any(type(day) is not datetime.date for day in course.opens.values()):
         raise ValueError("a lab opens on a day such as 2027-03-01, without quotes")
     for address in filter(None, (course.address, course.site)):

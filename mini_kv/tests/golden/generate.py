@@ -58,7 +58,12 @@ SCENARIOS = (
         21,
         {"num_blocks": 24, "block_size": 4, "groups": "full:4 state:4", "num_hash_lookahead_tokens": 1},
     ),
+    ("six messages, contended", 22, {"num_blocks": 8, "block_size": 4}),
+    ("six messages, one text", 23, {"num_blocks": 12, "block_size": 2}),
+    ("six messages, one token per block", 24, {"num_blocks": 16, "block_size": 1}),
+    ("six messages, roomy", 25, {"num_blocks": 20, "block_size": 3}),
 )
+"""Name, seed and settings. With six messages, those of the challenge, no block is evicted but for another."""
 NUM_CALLS = 100
 MAX_WAITING = 3
 NAMESPACES = ("", " salt=one", " salt=two", " lora=math:/one", " lora=math:/two", " image=cat@1+2", " image=cat@2+2")
@@ -101,6 +106,8 @@ class Generator:
             (1, self.evict),
             (1, self.reset),
         ]
+        if self.name.startswith("six messages"):
+            actions = actions[:5]
         weights = [weight for weight, _ in actions]
         while len(self.calls) < NUM_CALLS:
             self.random.choices(actions, weights)[0][1]()
@@ -223,7 +230,7 @@ def as_toml(name: str, seed: int, settings: dict[str, Any]) -> str:
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     head = [
         "[[scenario]]",
-        'group = "random"',
+        f'group = "{"eviction" if name.startswith("six messages") else "random"}"',
         f'name = "{name}"',
         f'purpose = "{len(calls)} calls, seed {seed}."',
         *lines,
