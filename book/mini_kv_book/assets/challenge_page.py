@@ -1,0 +1,88 @@
+"""Plays the challenge's scenarios on the reader's cache in the page, in Python or in JavaScript.
+
+`kv_lab_worker.js` loads this file into Pyodide and calls `run`.
+"""
+
+import json
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mini_kv.course.given.challenge import draw
+from mini_kv.course.labkit.course_settings import load_course
+from mini_kv.verify.challenge import sentence_of, sign, squares
+from mini_kv.verify.compare import Outcome, Verdict, play
+from mini_kv.verify.program import Called, Message, ProgramError
+from mini_kv.verify.report import difference, known_fault
+
+VARIANT = draw(load_course(Path()).challenge)
+SQUARES = squares(VARIANT)
+
+
+def run(language: str, text: str, say: Callable[[str, str], None]) -> str:
+    """Return as JSON a row per topic with its squares, and the first square that is not green.
+
+    Args:
+        language: `python` or `javascript`.
+        text: the reader's file. It has a function `answer`.
+        say: is told of each square before and after it.
+    """
+    try:
+        answer = _python(text) if language == "python" else _javascript(text)
+    except Exception as error:  # whatever the reader's file raises
+        return json.dumps({"error": _in_words(error)})
+    rows, first = [], None
+    for topic, of_topic in SQUARES.items():
+        row = []
+        for recorded in of_topic:
+            say(recorded.scenario.name, "")
+            try:
+                outcome = play(recorded, Called(answer))
+            except Exception as error:
+                outcome = Outcome(recorded, Verdict.DIFFERS, 0, 0, _in_words(error))
+            row.append({"name": recorded.scenario.name, "sign": sign(outcome)})
+            say(recorded.scenario.name, sign(outcome))
+            first = first or (None if sign(outcome) == "#" else outcome)
+        rows.append({"topic": topic, "squares": row})
+    return json.dumps({"rows": rows, "first": _told(first) if first is not None else None})
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    """Return what the page says about a square that is not green."""
+    number = sentence_of(outcome)
+    return {
+        "sign": sign(outcome),
+        "name": outcome.recorded.scenario.name,
+        "purpose": outcome.recorded.scenario.purpose,
+        "reason": outcome.reason,
+        "drawn": list(difference(outcome, VARIANT))[2:] if outcome.verdict is Verdict.DIFFERS else [],
+        "number": number,
+        "sentence": VARIANT.sentences[number - 1] if number else "",
+        "fault": known_fault(outcome),
+    }
+
+
+def _python(text: str) -> Callable[[Message], Any]:
+    """Return the function `answer` of a file in Python."""
+    names: dict[str, Any] = {"__name__": "answer"}
+    exec(compile(text, "answer.py", "exec"), names)
+    if not callable(names.get("answer")):
+        raise ProgramError("the file has no function `answer`")
+    return names["answer"]  # type: ignore[no-any-return]
+
+
+def _javascript(text: str) -> Callable[[Message], Any]:
+    """Return the function `answer` of a file in JavaScript."""
+    from pyodide.code import run_js  # type: ignore[import-not-found]  # only in a page
+
+    answer = run_js(f"(() => {{ {text}\n; return (line) => JSON.stringify(answer(JSON.parse(line))); }})()")
+    return lambda message: json.loads(answer(json.dumps(message)))
+
+
+def _in_words(error: Exception) -> str:
+    """Return an error of the reader's file and its line."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "answer.py"]
+    line = lines[-1] if lines else getattr(error, "lineno", None)
+    what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
+    return f"{what} (line {line})" if line else what
