@@ -1,10 +1,7 @@
-// A KV cache with prefix caching, small: one kind of attention, vLLM's order of eviction. Block 0 is the null block.
+// A KV cache in JavaScript, for the page and for Node: mini-kv verify --challenge -- node solution.js
+// One kind of attention. Block 0 is the null block.
 
-import { createHash } from "node:crypto";
-
-const hashOf = (parts) => createHash("sha256").update(JSON.stringify(parts)).digest("hex");
-
-export class Cache {
+class Cache {
   constructor(numBlocks, blockSize, caching) {
     this.blockSize = blockSize;
     this.caching = caching;
@@ -14,16 +11,11 @@ export class Cache {
     this.index = new Map(); // a hash -> the blocks that have it, the oldest first
   }
 
-  /** Hashes of a request's full blocks: each covers all tokens before it, and what else decides their KV. */
+  /** The hashes of a request's full blocks: all that decides their KV, so no hash function is needed. */
   hashesOf({ tokens, salt, lora, images }) {
-    const hashes = [];
-    for (let start = 0; start + this.blockSize <= tokens.length; start += this.blockSize) {
-      const end = start + this.blockSize;
-      const inside = images.filter(([, offset, length]) => offset < end && start < offset + length);
-      const places = inside.map(([identifier, offset]) => [identifier, offset - start]);
-      hashes.push(hashOf([hashes.at(-1) ?? ["salt", salt], lora, places, tokens.slice(start, end)]));
-    }
-    return hashes;
+    const ends = tokens.map((_, i) => i + 1).filter((end) => end % this.blockSize === 0);
+    const before = (end) => images.filter(([, offset]) => offset < end);
+    return ends.map((end) => JSON.stringify([salt, lora, before(end), tokens.slice(0, end)]));
   }
 
   /** The cached blocks of a prompt, from its first block to the first one that is missing. Never the whole prompt. */
@@ -87,4 +79,55 @@ export class Cache {
     else this.index.delete(this.hashes[id]);
     this.hashes[id] = null;
   }
+}
+
+let cache, requests;
+
+const BUILT = ["caching off", "salts", "adapters", "images", "lookahead", "preempt", "evict", "reset"];
+
+const calls = {
+  start({ settings: { needs, num_blocks, block_size, enable_caching } }) {
+    const missing = needs.find((need) => !BUILT.includes(need));
+    if (missing) return { skip: `${missing}: not built` };
+    cache = new Cache(num_blocks, block_size, enable_caching);
+    requests = {};
+  },
+  new({ request, tokens, salt, lora, images }) {
+    requests[request] = { tokens, salt, lora, images, table: [], cached: 0, hit: [] };
+  },
+  lookup({ request }) {
+    requests[request].hit = cache.lookup(requests[request]);
+    return { hit: requests[request].hit.length * cache.blockSize, blocks: [requests[request].hit] };
+  },
+  allocate({ request, computed, hit, hit_of, tokens, lookahead }) {
+    const [known, end] = [requests[request], computed + hit + tokens];
+    const numFull = Math.floor(Math.min(end, known.tokens.length) / cache.blockSize);
+    const blocks = cache.allocate(known, hit_of ? known.hit : [], end + lookahead, numFull);
+    return blocks ? { granted: true, blocks: [blocks] } : { granted: false };
+  },
+  append: ({ request, tokens }) => void requests[request].tokens.push(...tokens),
+  free: ({ request }) => cache.release(requests[request]),
+  preempt: ({ request }) => cache.release(requests[request]),
+  evict: ({ blocks }) => blocks.forEach((id) => cache.forget(id)),
+  reset: () => ({ reset: cache.reset() }),
+};
+
+/** The reply to one message of the protocol. */
+function answer(message) {
+  if (!(message.call in calls)) return { skip: `${message.call}: not built` };
+  const result = calls[message.call](message) ?? {};
+  if (result.skip) return result;
+  return {
+    result,
+    tables: Object.fromEntries(Object.entries(requests).map(([name, { table }]) => [name, [table]])),
+    refs: cache.refs,
+    free: cache.free,
+    hashes: cache.hashes,
+    found: cache.hashes.map((hash) => cache.index.get(hash)?.[0] ?? null),
+  };
+}
+
+if (typeof process !== "undefined") {
+  const lines = require("node:readline").createInterface({ input: process.stdin });
+  lines.on("line", (line) => console.log(JSON.stringify(answer(JSON.parse(line)))));
 }
