@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from mini_kv.verify import adapters, manager, scheduler
 from mini_kv.verify.adapter import Adapter, NotBuiltError
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
+from mini_kv.verify.adapters.mini_sglang import SGLangAdapter
+from mini_kv.verify.adapters.minivllm import MinivLLMAdapter
+from mini_kv.verify.adapters.nano_vllm import NanoAdapter
 from mini_kv.verify.compare import (
     TOPICS,
     Outcome,
@@ -323,6 +326,12 @@ def test_a_reply_that_cannot_be_used_is_said_at_its_call(text: str, problem: str
     with Piped(program_of(tmp_path, text), timeout_s=0.5 if "sleep" in text else 20) as program:
         outcome = play(recorded("cold, whole blocks"), program)
     assert (outcome.verdict, outcome.reason, outcome.num_equal) == (Verdict.DIFFERS, problem, 0)
+
+
+@pytest.mark.parametrize("engine", [NanoAdapter, MinivLLMAdapter, SGLangAdapter])
+def test_a_folder_without_the_engine_is_said(engine: Callable[[Path], Adapter], tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match=rf"{re.escape(str(tmp_path))} is not a checkout of .*: no file .*\.py"):
+        engine(tmp_path)
 
 
 def test_a_program_that_ends_is_started_again_for_the_next_scenario(

@@ -1,13 +1,11 @@
 """mini-sglang as a peer: its radix tree and the manager around it, imported without the rest, which needs a GPU."""
 
-import importlib
 import random
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from mini_kv import other_engines
 from mini_kv.bench.peers.base import Cache, NoSuchWorkError, Peer, PeerError
 
 _MAX_REQUESTS = 512
@@ -23,30 +21,19 @@ class MiniSGLang(Peer):
 
     def __init__(self, path: Path) -> None:
         """Import its cache from the checkout at `path`. Raises `PeerError` if it is missing or cannot be built."""
-        package = path / "python" / "minisgl"
-        if not (package / "kvcache" / "radix_cache.py").is_file():
-            raise PeerError(f"{path} is not a checkout of mini-sglang: no file python/minisgl/kvcache/radix_cache.py")
-        self.path = path.resolve()
         try:
-            self.torch: Any = importlib.import_module("torch")
-            _import_without_gpu(package, self.torch)
-            self.core: Any = importlib.import_module("minisgl.core")
-            self.cache_manager = importlib.import_module("minisgl.scheduler.cache").CacheManager
-            self.table_manager = importlib.import_module("minisgl.scheduler.table").TableManager
-            self.pending = importlib.import_module("minisgl.scheduler.utils").PendingReq
-            one = self.torch.ones(1, dtype=self.torch.int32)
-            importlib.import_module("minisgl.kernel").fast_compare_key(one, one)  # compiles it, where that is not done
-        except (ImportError, RuntimeError, OSError) as error:
-            reason = "it needs torch, apache-tvm-ffi, ninja and a C++ compiler"
-            raise PeerError(f"mini-sglang cannot be imported, {reason}: {error}") from error
+            self.engine = other_engines.MiniSGLang(path)
+        except ImportError as error:
+            raise PeerError(str(error)) from error
+        self.path = path.resolve()
 
     def cache(self, num_blocks: int, block_size: int) -> Cache:
         """Return a cache with its radix-tree manager and the page table. Only one page size at a time is possible."""
-        return _SGLangCache(self, num_blocks, block_size)
+        return _SGLangCache(self.engine, num_blocks, block_size)
 
     def pool(self, num_blocks: int) -> Any:
         """Return a cache manager. A free page is a number in a tensor."""
-        return _SGLangCache(self, num_blocks, 16).manager
+        return _SGLangCache(self.engine, num_blocks, 16).manager
 
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
         """Raise `NoSuchWorkError`: there are no names."""
@@ -55,31 +42,6 @@ class MiniSGLang(Peer):
     def namer(self, block_size: int) -> Callable[[str, list[int]], int]:
         """Raise `NoSuchWorkError`: there are no names."""
         raise NoSuchWorkError("a radix tree names no blocks")
-
-
-def _import_without_gpu(package: Path, torch: Any) -> None:
-    """Put empty packages in place of those whose `__init__` imports kernels, sockets and transformers.
-
-    The parts that the cache imports from them are set here. The page table's pinned memory also needs a GPU, so plain
-    memory replaces it.
-    """
-    for name in ("minisgl", "minisgl.utils", "minisgl.kernel", "minisgl.scheduler"):
-        stand_in = ModuleType(name)
-        stand_in.__path__ = [str(package.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = stand_in
-    for name, names in {
-        "utils.misc": ("align_down", "div_ceil"),
-        "utils.registry": ("Registry",),
-        "kernel.radix": ("fast_compare_key",),
-    }.items():
-        module = importlib.import_module(f"minisgl.{name}")
-        vars(sys.modules[f"minisgl.{name.partition('.')[0]}"]).update({each: getattr(module, each) for each in names})
-
-    def empty(*size: Any, pin_memory: bool = False, **options: Any) -> Any:
-        return torch.empty(*size, **options)
-
-    cache = importlib.import_module("minisgl.scheduler.cache")
-    vars(cache)["torch"] = SimpleNamespace(**{**vars(torch), "empty": empty})
 
 
 class _Request:
@@ -91,14 +53,9 @@ class _Request:
 
 
 class _SGLangCache(Cache):
-    def __init__(self, sglang: MiniSGLang, num_blocks: int, block_size: int) -> None:
+    def __init__(self, sglang: other_engines.MiniSGLang, num_blocks: int, block_size: int) -> None:
         self.sglang = sglang
-        torch = sglang.torch
-        # The tree takes its page size from here when it is made; the engine sets it once.
-        vars(sglang.core)["_GLOBAL_CTX"] = sglang.core.Context(page_size=block_size)
-        page_table = torch.zeros((_MAX_REQUESTS, _MAX_TOKENS), dtype=torch.int32)
-        self.tables = sglang.table_manager(_MAX_REQUESTS, page_table)
-        self.manager = sglang.cache_manager(num_blocks, block_size, page_table, "radix")
+        self.manager, self.tables = sglang.make_cache(num_blocks, block_size, _MAX_REQUESTS, _MAX_TOKENS)
         self.sampling_params = sglang.core.SamplingParams(max_tokens=1 << 10)
 
     def prompt(self, token_ids: list[int]) -> Any:
@@ -112,15 +69,13 @@ class _SGLangCache(Cache):
         manager, tables, pending = self.manager, self.tables, request.pending
         if pending.input_len > _MAX_TOKENS or tables.available_size == 0:
             raise NoSuchWorkError(f"its page table is {_MAX_REQUESTS} requests of {_MAX_TOKENS:,} tokens here")
-        handle = manager.match_req(pending).cuda_handle
-        num_hit = int(handle.cached_len)
-        manager.lock(handle)
-        if pending.input_len - num_hit > manager.available_size:
+        admitted = self.sglang.admit(manager, tables, pending)
+        if admitted is None:
             raise PeerError(f"{pending.uid} does not fit")
-        row = tables.allocate()
+        handle, row = admitted
+        num_hit = int(handle.cached_len)
         if num_hit:
             tables.token_pool[row][:num_hit].copy_(pending.input_ids[:num_hit])
-            tables.page_table[row][:num_hit].copy_(handle.get_matched_indices())
         tables.token_pool[row, num_hit : pending.input_len].copy_(pending.input_ids[num_hit:])
         request.running = self.sglang.core.Req(
             input_ids=pending.input_ids,

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from mini_kv.bench.peers.base import Cache, NoSuchWorkError, Peer, PeerError
+from mini_kv.other_engines import open_package
 
 
 class NanoVLLM(Peer):
@@ -18,14 +19,11 @@ class NanoVLLM(Peer):
 
     def __init__(self, path: Path) -> None:
         """Import its block manager from the checkout at `path`. Raises `PeerError` if there is none."""
-        package = path / "nanovllm"
-        if not (package / "engine" / "block_manager.py").is_file():
-            raise PeerError(f"{path} is not a checkout of nano-vllm: no file nanovllm/engine/block_manager.py")
+        try:
+            open_package(self.name, path, "nanovllm", "engine/block_manager.py")
+        except ImportError as error:
+            raise PeerError(str(error)) from error
         self.path = path.resolve()
-        # An empty package in place of the real one, whose __init__ imports the model runner and with it a GPU's stack.
-        stand_in = ModuleType("nanovllm")
-        stand_in.__path__ = [str(package)]
-        sys.modules["nanovllm"] = stand_in
         # The scheduler asks for the name alone, and the module that has it would load transformers.
         config = ModuleType("nanovllm.config")
         vars(config)["Config"] = object

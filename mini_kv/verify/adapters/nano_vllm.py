@@ -3,13 +3,13 @@
 mini-kv verify -- python -m mini_kv.verify.adapters.nano_vllm nano-vllm
 """
 
-import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from mini_kv.verify.adapter import Adapter, NotBuiltError, run
+from mini_kv.other_engines import open_package
+from mini_kv.verify.adapter import Adapter, NotBuiltError
+from mini_kv.verify.adapters.checkouts import run_on_checkout
 
 
 class NanoAdapter(Adapter):
@@ -18,15 +18,20 @@ class NanoAdapter(Adapter):
     Hashes are not shown: vLLM gives a block its hash when the step is planned, nano-vllm when it has run.
     """
 
+    engine, folder = "nano-vllm", "nanovllm"
+
+    def __init__(self, checkout: Path) -> None:
+        name = open_package(self.engine, checkout, self.folder, "engine/block_manager.py")
+        self.new_sequence = import_module(f"{name}.engine.sequence").Sequence
+        self.new_manager = import_module(f"{name}.engine.block_manager").BlockManager
+
     def do_start(self, message: dict[str, Any]) -> None:
         settings = message["settings"]
         others = settings["drafter_groups"] or settings["watermark"] or not settings["enable_caching"]
         if [group["kind"] for group in settings["groups"]] != ["full"] or others:
             raise NotBuiltError("one group of full attention, caching always on, no drafter, no watermark")
-        self.new_sequence = import_module("nanovllm.engine.sequence").Sequence
         self.new_sequence.block_size = settings["block_size"]
-        make = import_module("nanovllm.engine.block_manager").BlockManager
-        self.manager = make(settings["num_blocks"] - 1, settings["block_size"])
+        self.manager = self.new_manager(settings["num_blocks"] - 1, settings["block_size"])
         self.requests: dict[str, Any] = {}
 
     def do_new(self, message: dict[str, Any]) -> None:
@@ -42,20 +47,23 @@ class NanoAdapter(Adapter):
 
     def do_allocate(self, message: dict[str, Any]) -> dict[str, Any]:
         sequence = self.requests[message["request"]]
-        num_tokens = message["computed"] + message["hit"] + message["tokens"] + message["lookahead"]
-        if num_tokens != len(sequence):
+        if message["computed"] + message["hit"] + message["tokens"] + message["lookahead"] != len(sequence):
             raise NotBuiltError("slots for exactly the known tokens")
-        if sequence.block_table:
-            granted = self.manager.can_append(sequence)
-            if granted:
-                self.manager.may_append(sequence)
-        else:
-            num_hit = self.manager.can_allocate(sequence)
-            granted = num_hit != -1
-            if granted:
-                self.manager.allocate(sequence, num_hit)
+        granted = self.extend(sequence) if sequence.block_table else self.admit(sequence)
         sequence.num_scheduled_tokens = message["tokens"]
         return {"granted": granted}
+
+    def admit(self, sequence: Any) -> bool:
+        num_hit = self.manager.can_allocate(sequence)
+        if num_hit != -1:
+            self.manager.allocate(sequence, num_hit)
+        return bool(num_hit != -1)
+
+    def extend(self, sequence: Any) -> bool:
+        granted = self.manager.can_append(sequence)
+        if granted:
+            self.manager.may_append(sequence)
+        return bool(granted)
 
     def do_compute(self, message: dict[str, Any]) -> None:
         sequence = self.requests[message["request"]]
@@ -78,7 +86,4 @@ class NanoAdapter(Adapter):
 
 
 if __name__ == "__main__":
-    package = ModuleType("nanovllm")  # its __init__.py would import kernels for a GPU
-    package.__path__ = [str(Path(sys.argv[1]) / "nanovllm")]
-    sys.modules["nanovllm"] = package
-    run(NanoAdapter())
+    run_on_checkout(NanoAdapter)
