@@ -10,9 +10,10 @@ Run it from the repository's root:
 
 import json
 import sys
+from typing import Any
 
 
-def answer(message: dict) -> dict:
+def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Return the reply to one message of the protocol."""
     return {"skip": "not built yet"}
 

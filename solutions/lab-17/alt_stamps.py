@@ -134,7 +134,7 @@ class Pool:
 pool = Pool({"block_size": 1, "num_blocks": 1})
 
 
-def answer(message: dict) -> dict:
+def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Return the reply to one message of the protocol."""
     global pool  # noqa: PLW0603  the protocol has one cache at a time
     match message:
@@ -162,7 +162,7 @@ def answer(message: dict) -> dict:
     return {"skip": "not built"}
 
 
-def shown(result: dict) -> dict:
+def shown(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with the state."""
     names = {
         name: [[block.number for block in table] for table in request.tables] for name, request in pool.requests.items()

@@ -165,7 +165,7 @@ class Cache:
 cache: Cache
 
 
-def answer(message: dict) -> dict:
+def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Return the reply to one message of the protocol."""
     global cache  # noqa: PLW0603  the protocol has one cache at a time
     call = message["call"]

@@ -22,7 +22,7 @@ class Cache:
         self.caching: bool = settings["enable_caching"]
         self.refs = [0] * settings["num_blocks"]
         self.hashes: list[str | None] = [None] * settings["num_blocks"]
-        self.free = [*range(1, settings["num_blocks"])]
+        self.free: list[int] = [*range(1, settings["num_blocks"])]
         self.index: dict[str, list[int]] = {}
         self.requests: dict[str, dict[str, Any]] = {}
 
@@ -35,7 +35,8 @@ class Cache:
         """Return the first block of a group that the token after `num_computed` others needs."""
         if group["kind"] == "full":
             return 0
-        return max(0, num_computed - group["reach"] + 1) // self.block_size
+        reach: int = group["reach"]
+        return max(0, num_computed - reach + 1) // self.block_size
 
     def lookup(self, request: dict[str, Any]) -> list[list[int]]:
         """Return the blocks of the longest hit: of each group, the null block where none is needed."""
@@ -101,8 +102,9 @@ class Cache:
         for place in range(num_full if self.caching else 0):
             block = request["tables"][group][place]
             if block and self.hashes[block] is None:
-                self.hashes[block] = self.hash_of(request, group, place)
-                self.index.setdefault(self.hashes[block], []).append(block)  # type: ignore[arg-type]
+                block_hash = self.hash_of(request, group, place)
+                self.hashes[block] = block_hash
+                self.index.setdefault(block_hash, []).append(block)
 
     def drop(self, blocks: list[int]) -> None:
         """Drop a reference of each block. Those that nobody has any more become free, in this order."""
@@ -122,7 +124,7 @@ class Cache:
 cache: Cache
 
 
-def answer(message: dict) -> dict:
+def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Return the reply to one message of the protocol."""
     global cache  # noqa: PLW0603  the protocol has one cache at a time
     call = message["call"]

@@ -5,17 +5,19 @@ tokens, and with a model the logits that they were chosen from. Users know a che
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mini_kv.course.finale.answered_workload import AnsweredWorkload
 from mini_kv.course.finale.blame import Search, what_broke
 from mini_kv.course.finale.learner_files import Found, by_name, find_parts, own_parts, why_not
 from mini_kv.course.finale.offload_workload import OffloadWorkload
 from mini_kv.course.finale.random_workload import PrefillWorkload, random_workloads
 from mini_kv.course.finale.steps import Divergence, Run, Step, Workload
 from mini_kv.course.labkit.lab import Lab, LabPart
+from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.installer import pip
 
 NUM_HOURS = 30
@@ -64,11 +66,13 @@ COUNTS = ("counts", "frees")
 """The places of lab-03. Its `free_blocks` ignores block hashes, so it runs where nothing is cached."""
 CACHE = ("queue", "counts", "index", "pool", "hasher", "full_attention", "slots", "lookup")
 """The places of labs 02 to 07."""
+WHOLE = ("answer",)
+"""The place of lab-17, which is a whole cache."""
 WITH_WINDOWS = ("sliding_window", "coordinator", "group_layers")
 """The places of lab-12."""
 HOME = ("home_store", "home_lease", "home_release", "promote", "crossover")
 """The places of lab-14."""
-ON_DICE = (*PROMPTS, *HOME, "policy", "page_size", "frees")
+ON_DICE = (*PROMPTS, *HOME, *WHOLE, "policy", "page_size", "frees")
 """Places that no model has."""
 KERNELS = ("write_kernel", "decode_kernel")
 """The interpreter of kernels is slow: they run in one check."""
@@ -86,17 +90,32 @@ def random_checks(seed: int, num_hours: int = NUM_HOURS) -> list[Check]:
     prompts = [PrefillWorkload(seed * 1000 + at) for at in range(few)]
     forks = [PrefillWorkload(seed * 1000 + at, WINDOWS[at % len(WINDOWS)], caching=False) for at in range(few)]
     homes = [OffloadWorkload(seed * 1000 + at) for at in range(few)]
+    empty = [AnsweredWorkload(seed * 1000 + at) for at in range(num_hours)]
     drafts, lfu = random_workloads(seed, few, drafts=True), random_workloads(seed, few, policy=True)
-    without = (*PROMPTS, *HOME, "policy", "frees", *TENSORS)
-    no_cache = (*CACHE[2:], *PROMPTS, "stats", "scheduler", "policy")  # lab-05 has one group
+    without = (*PROMPTS, *HOME, *WHOLE, "policy", "frees", *TENSORS)
+    no_cache = (*CACHE[2:], *PROMPTS, *WHOLE, "stats", "scheduler", "policy")  # lab-05 has one group
+    all_others = [each.name for each in fields(OwnParts) if each.name not in WHOLE]
     return [
-        Check("Prompts without a scheduler", prompts, "one group", ("scheduler", "policy", "frees", *HOME, *TENSORS)),
+        Check(
+            "Prompts without a scheduler",
+            prompts,
+            "one group",
+            ("scheduler", "policy", "frees", *HOME, *WHOLE, *TENSORS),
+        ),
         Check("Dice instead of a model", plain, "one group", without, CACHE),
         Check("Dice, and layers with windows", with_windows, "windows", (*without, "scheduler"), WITH_WINDOWS),
         Check("Dice, and drafts", drafts, "one group", (*without, "scheduler")),
-        Check("Dice, and an eviction policy", lfu, "one group", (*PROMPTS, *HOME, *TENSORS, *COUNTS, "queue", "pool")),
-        Check("Prompts, and a second home", homes, "one group", ("scheduler", "policy", "frees", *TENSORS), HOME),
+        Check(
+            "Dice, and an eviction policy",
+            lfu,
+            "one group",
+            (*PROMPTS, *HOME, *WHOLE, *TENSORS, *COUNTS, "queue", "pool"),
+        ),
+        Check(
+            "Prompts, and a second home", homes, "one group", ("scheduler", "policy", "frees", *WHOLE, *TENSORS), HOME
+        ),
         Check("Forks and windows, and no cache", forks, "one group", (*no_cache, *HOME, *TENSORS), COUNTS),
+        Check("A cache from an empty file", empty, "one group", all_others, compared="hits, tables, queue and hashes"),
     ]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 class OwnParts:
     """A learner's classes and functions by place. `None`: the engine uses its own."""
 
+    answer: Any = None
+    """Answers messages: a whole cache."""
     page_size: Any = None
     """Computes the bytes of a block in one layer, and so the number of blocks in a memory."""
     admit: Any = None
