@@ -96,6 +96,14 @@ def badge(version: str, topics: Sequence[str]) -> str:
 """
 
 
+def state_before(outcome: Outcome) -> State:
+    """Return the state before the call that differs, on which both sides agree."""
+    state: State = {"tables": "", "free": ""}
+    for changed in outcome.recorded.changes[: outcome.num_equal]:
+        state |= changed
+    return state
+
+
 class _Difference:
     """A difference in a scenario of one group: the states before and after the call, by their fields."""
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from mini_kv.course.labkit import course_settings
 from mini_kv.course.labkit.lab import Lab, tests_in
 
 FALSE = (
@@ -40,6 +41,10 @@ def fresh_copy(lab: Lab, folder: Path, dice: random.Random) -> Copy:
     """Copy the files for the lab's tests to `folder`. Draw new names for all tests, and the canaries among them."""
     for file in ("conftest.py", "pyproject.toml"):
         shutil.copyfile(lab.root / file, folder / file)
+    settings = lab.root / course_settings.FILE
+    if settings.is_file():  # lab-17's contract depends on it
+        (folder / course_settings.FILE).parent.mkdir()
+        shutil.copyfile(settings, folder / course_settings.FILE)
     place = folder / "labs" / lab.lab_id
     ignore = shutil.ignore_patterns("starter.py", "__pycache__")
     shutil.copytree(lab.folder, place, ignore=ignore)

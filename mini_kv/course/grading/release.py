@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+from mini_kv.course.given.challenge import draw, in_variant
 from mini_kv.course.grading.solution_leaks import Secrets, bare, secrets
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import all_labs
@@ -50,6 +51,10 @@ def release(root: Path, out: Path) -> int:
     shutil.copyfile(root / README, out / "README.md")
     for lab in all_labs(out):
         shutil.copyfile(lab.pristine_starter, lab.starter)
+    contract = out / "labs" / "lab-17" / "README.md"
+    if contract.is_file():
+        text = in_variant(contract.read_text(encoding="utf-8"), draw(load_course(root).challenge))
+        contract.write_text(text, encoding="utf-8")
     for page in out.rglob("*.md"):
         page.write_text(without_dead_links(page), encoding="utf-8")
     found = leaks(out, secrets(root))
