@@ -7,7 +7,7 @@ from mini_kv.course import todo
 from mini_kv.course.given.challenge import draw
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.fixture import LabUnderTest
-from mini_kv.verify.challenge import SHOWN, is_green, sentence_of, squares, state_before
+from mini_kv.verify.challenge import is_green, sentence_of, squares, state_before, why_not_green
 from mini_kv.verify.compare import Outcome, Verdict, play
 from mini_kv.verify.program import Called
 from mini_kv.verify.report import LABELS, known_fault
@@ -36,12 +36,12 @@ def _fail(lab: LabUnderTest, topic: str, outcome: Outcome) -> None:
         call = f"{topic}, {scenario.name!r}, call {outcome.num_equal + 1}: {outcome.call.text}"
         lab.fail(f"the reply to {call}", "a reply of the protocol", outcome.reason)
     if outcome.wanted is None or outcome.got is None:
-        shown = {name: name not in outcome.not_shown for name in SHOWN}
-        lab.fail("every reply shows tables, free and hashes", dict.fromkeys(SHOWN, True), shown)
+        lab.fail("every reply shows tables, free and hashes", "all three", why_not_green(outcome))
     calls = [call.text for call in scenario.calls[max(0, outcome.num_equal - 5) : outcome.num_equal]]
     before = state_before(outcome)
     want, got = ({LABELS[field]: side[field] for field in outcome.fields} for side in (outcome.wanted, outcome.got))
-    picture = [f"calls     {'; '.join(calls)}", f"before    tables {before['tables'] or '-'}, free queue {before['free']}"]
+    shown = f"tables {before['tables'] or '-'}, free queue {before['free'] or '-'}"
+    picture = [f"calls     {'; '.join(calls)}", f"before    {shown}"]
     size = f"{scenario.settings['num_blocks']} blocks of {scenario.settings['block_size']}"
     what = f"{topic}, {scenario.name!r} ({size}), call {outcome.num_equal + 1}: {outcome.call.text}"
     lab.fail(what, want, got, known_fault(outcome), picture, rule=sentence_of(outcome))

@@ -124,16 +124,15 @@ SMALL_ENGINE_FAULTS = {
 }
 
 
-SMALL_ENGINE = ("small_engine.mjs", "small_engine_adapter.mjs")
+SMALL_ENGINE = ROOT / "solutions" / "lab-17" / "solution.js"
 
 
 def small_engine(folder: Path, right: str = "", wrong: str = "") -> list[str]:
     """Return the command of the engine in JavaScript, with one piece of its text replaced."""
-    source = (ADAPTERS / "small_engine.mjs").read_text(encoding="utf-8")
+    source = SMALL_ENGINE.read_text(encoding="utf-8")
     assert not right or source.count(right) == 1
-    (folder / "small_engine.mjs").write_text(source.replace(right, wrong), encoding="utf-8")
-    shutil.copy(ADAPTERS / "small_engine_adapter.mjs", folder)
-    return ["node", str(folder / "small_engine_adapter.mjs")]
+    (folder / "solution.js").write_text(source.replace(right, wrong), encoding="utf-8")
+    return ["node", str(folder / "solution.js")]
 
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")

@@ -50,7 +50,7 @@ def sentence_of(outcome: Outcome) -> int:
     if topic in ("windows", "groups"):
         return 17 + EXTRAS.index(topic)
     number = _Difference(outcome).sentence()
-    if topic == "salts" and number in (5, 6):
+    if topic == "salts" and number in (5, 6, 9, 15):
         return 18
     return 17 if topic == "caching-off" and number == 4 else number
 
@@ -63,6 +63,14 @@ def board(outcomes: Sequence[Outcome]) -> list[str]:
         signs = "".join(sign(outcome) for outcome in of_topic)
         lines.append(f"  {topic:<13}{signs:<20}{signs.count('#'):>3} of {len(signs)}")
     return lines
+
+
+def why_not_green(outcome: Outcome) -> str:
+    """Return why a square is neither green nor red."""
+    hidden = [name for name in SHOWN if name in outcome.not_shown]
+    if outcome.verdict is Verdict.SKIPPED or not hidden:
+        return outcome.reason
+    return f"its replies do not show {' and '.join(hidden).replace('keys', 'hashes')}"
 
 
 def sign(outcome: Outcome) -> str:
@@ -145,31 +153,33 @@ class _Difference:
     def _of_lookup(self) -> int:
         if self.fields != ["result"]:
             return 8
-        wanted, its = _hit(self.wanted["result"]), _hit(self.got["result"])
-        if len(its) == len(wanted):
+        num_wanted, num_its = (_num_hit(side["result"]) // self.block_size for side in (self.wanted, self.got))
+        wanted, its = (_hit(side["result"]) for side in (self.wanted, self.got))
+        if num_its == num_wanted:
             keys = self.before["keys"].split()
             return 9 if [keys[block_id] for block_id in its] == [keys[block_id] for block_id in wanted] else 15
-        if len(its) > len(wanted):
-            return self._of_longer_hit(len(wanted), its)
-        most = (self._num_tokens() - 1) // self.block_size
-        missing = wanted[len(its) :]
-        are_free = [self._refs(block_id) == 0 for block_id in missing]
+        if num_its > num_wanted:
+            return self._of_longer_hit(num_wanted, num_its, its)
+        missing = wanted[num_its:]
         if self._had_twins(missing[0]):
             return 15
-        if len(missing) == 1 and len(wanted) == most and (its or not are_free[0]):
+        are_free = [self._refs(block_id) == 0 for block_id in wanted]
+        is_capped = num_wanted == (self._num_tokens() - 1) // self.block_size
+        if len(missing) == 1 and is_capped and (num_its > 0 or not are_free[0]):
             return 7
-        found_free = any(self._refs(block_id) == 0 for block_id in its)
-        return 14 if all(are_free) and not found_free and len(wanted) == most else 6
+        return 14 if all(are_free[num_its:]) and not any(are_free[:num_its]) and is_capped else 6
 
-    def _of_longer_hit(self, num_wanted: int, its: list[int]) -> int:
-        """A hit is too long: beyond the cap, after a hole, or with a block of other content."""
-        if len(its) * self.block_size >= self._num_tokens():
+    def _of_longer_hit(self, num_wanted: int, num_its: int, its: list[int]) -> int:
+        """A hit is too long: beyond the cap, after a hole, or with a block of other content. `its`: if it is shown."""
+        if num_its * self.block_size >= self._num_tokens():
             return 7
         keys = self.before["keys"].split()
         wrong = its[num_wanted:]
         if any(keys[block_id] == "-" for block_id in wrong):
             had = any(state["keys"].split()[block_id] != "-" for state in self.past[1:] for block_id in wrong)
             return 15 if had else 4
+        if not its:
+            return 5 if "-" in keys[1:] else 15
         return 6 if any(self._place_of(block_id) != place for place, block_id in enumerate(its)) else 5
 
     def _of_allocate(self) -> int:
@@ -177,8 +187,8 @@ class _Difference:
         if (was == "refused") != is_refused or was == "refused":
             return 16
         wanted, its = self._table(self.wanted), self._table(self.got)
-        hit = _hit(next(iter(self._results_of("lookup")), {"result": "hit 0"})["result"])
-        hit = hit if self.call.option("hit") else []
+        found = self._results_of("lookup")
+        hit = _hit(found[0]["result"]) if found and self.call.option("hit") else []
         if "tables" in self.fields:
             if its[: len(hit)] != hit:
                 return 10
@@ -274,6 +284,11 @@ def _tables(state: State) -> dict[str, list[int]]:
 
 def _numbers(words: str) -> list[int]:
     return parse_numbers(words.replace("/", " ").replace("-", " ").split())
+
+
+def _num_hit(result: str) -> int:
+    """Return the tokens of a hit."""
+    return int(result.split()[1].rstrip(":"))
 
 
 def _hit(result: str) -> list[int]:

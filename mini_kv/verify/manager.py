@@ -33,7 +33,7 @@ from mini_kv.verify.language import (
     parse_numbers,
     pool_in_words,
 )
-from mini_kv.verify.program import VERSION, Message, Program
+from mini_kv.verify.program import VERSION, Message, Program, ProgramError
 
 SCENARIO_FILES = tuple(
     FOLDER / f"{name}.toml" for name in ("scenarios", "scenarios-random", "scenarios-groups", "scenarios-drafter")
@@ -79,8 +79,10 @@ class Player:
         self.labels: dict[str, int] = {}
         groups = parse_groups(settings)
         asked = {**settings, "block_size": groups[0]["block_size"], "groups": groups}
-        self.asked: Message = {"call": "start", "version": VERSION, "part": "manager", "settings": asked}
+        self.asked_first: Message = {"call": "start", "version": VERSION, "part": "manager", "settings": asked}
+        self.asked = self.asked_first
         self.reply = program.answer(self.asked)
+        self._check_sizes(self.reply)
 
     @property
     def skipped(self) -> str:
@@ -94,10 +96,18 @@ class Player:
         self.asked = MESSAGES[call.verb](self, call)
         reply = self.program.answer(self.asked)
         # A cache needs nothing of a step's end, so a program may leave these out.
+        self._check_sizes(reply)
         self.reply = self.reply | {"result": {}} if "skip" in reply and call.verb in NOTICES else reply
         if self.skipped:
             return {}
         return {"result": self._result(call), **self._state()}
+
+    def _check_sizes(self, reply: Message) -> None:
+        """Raise `ProgramError` for a list by blocks that has another length than the pool."""
+        num_blocks = self.asked_first["settings"]["num_blocks"]
+        for name in ("refs", "hashes"):
+            if len(reply.get(name, range(num_blocks))) != num_blocks:
+                raise ProgramError(f"`{name}` has {len(reply[name])} entries, and the pool has {num_blocks} blocks")
 
     # What the calls ask of the program.
 

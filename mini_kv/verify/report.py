@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from mini_kv.course.given.challenge import PUBLIC, Variant
 from mini_kv.course.given.faulty_managers import FaultyManager
-from mini_kv.verify.challenge import board, sentence_of
+from mini_kv.verify.challenge import board, sentence_of, sign, why_not_green
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.verify.deviations import DEVIATIONS
 from mini_kv.verify.language import State
@@ -49,16 +49,26 @@ def report(played: Iterable[Outcome]) -> Iterator[str]:
         yield from by_cause(differing)
 
 
+NOTATION = (
+    "  0..7: the tokens 0 to 7. rest: all tokens that have no slot yet. hit=pass: `hit_of` is set. hit=adopt: and the",
+    "  hit is counted in `computed` already. compute: the step has run. Every line of it: --scenario NAME",
+)
+
+
 def challenge_report(outcomes: Sequence[Outcome], variant: Variant = PUBLIC) -> Iterator[str]:
     """Yield the lines of the board, the first difference, and the sentences of the contract that are broken."""
     recorder = f"vLLM {recording(outcomes[0].recorded.part)['header']['vllm']}" if variant == PUBLIC else "your class"
     yield f"The contract of {recorder}        # equal   x different   . not built"
     yield from board(outcomes)
+    reasons = [why_not_green(outcome) for outcome in outcomes if sign(outcome) == "."]
+    for reason in dict.fromkeys(reasons):
+        yield f"  . {reasons.count(reason)} times: {reason}"
     differing = [outcome for outcome in outcomes if outcome.verdict is Verdict.DIFFERS]
     if not differing:
         return
     yield from ("", "The first difference", "====================")
     yield from difference(differing[0], variant)
+    yield from ("", *NOTATION)
     broken = [sentence_of(outcome) for outcome in differing]
     yield from ("", "All differences", "===============")
     for number in sorted({*broken}):
@@ -135,7 +145,7 @@ def difference(outcome: Outcome, variant: Variant = PUBLIC) -> Iterator[str]:
     settings = {name: value for name, value in scenario.settings.items() if name in ("num_blocks", "block_size")}
     groups = scenario.settings["groups"]
     said = f", groups {groups}" if groups else ""
-    yield f"  A pool of {settings['num_blocks'] - 1} blocks of {settings['block_size']} tokens{said}. The calls before:"
+    yield f"  A pool of {settings['num_blocks']} blocks of {settings['block_size']} tokens{said}. The calls before:"
     yield from (f"    {call.text}" for call in scenario.calls[max(0, outcome.num_equal - 8) : outcome.num_equal])
     yield f"  > {outcome.call.text}"
     yield ""

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
                 progress.print(line)  # as it comes: a slow program takes minutes
         if args.badge is not None:
             return max(_status(outcomes), _write_badge(args.badge, outcomes))
-    except (OSError, ProgramError) as error:
+    except (ValueError, ProgramError) as error:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
     return _status(outcomes)
@@ -134,9 +134,9 @@ def _noted(played: Iterator[Outcome], outcomes: list[Outcome], progress: Progres
 
 def _chosen(args: argparse.Namespace, variant: Variant) -> list[Recorded]:
     """Return the scenarios to play, topic by topic. Raises `ValueError` for an unknown name."""
-    if args.challenge:
-        return [recorded for of_topic in squares(variant).values() for recorded in of_topic]
     scenarios = recorded_scenarios()
+    if args.challenge:
+        scenarios = [recorded for of_topic in squares(variant).values() for recorded in of_topic]
     if args.scenario is not None:
         named = [recorded for recorded in scenarios if recorded.scenario.name == args.scenario]
         if not named:

@@ -15,15 +15,16 @@ SENTENCES = (
     "The free queue begins as 1, 2, 3 and so on. A new block is always taken from its front.",
     "`allocate` adds blocks at the end of the request's table until it has a slot for each of `computed + hit + tokens`"
     " tokens, and no block more. It removes none.",
-    "In `allocate` a block is cached as soon as all of its tokens are known and have slots: it gets a block hash, even"
-    " before its step has run. A partial block has none.",
+    "A granted `allocate` caches each block that is wholly filled by the first `computed + hit + tokens` tokens which"
+    " the request has: it gets a block hash, even before its step has run. No other call does that, and no other block"
+    " has a hash.",
     "Two blocks have the same block hash if and only if their tokens are equal and all tokens before them are equal.",
     "`lookup` finds the longest cached prefix: from the first block of the prompt to the last one before a block that"
     " is not cached.",
     "A hit has at most `num_tokens - 1` tokens, in whole blocks.",
     "`lookup` changes nothing, however often it is called.",
     "If several blocks have the same block hash, `lookup` finds the one of them that got it first.",
-    "If `hit_of` is set, the table begins with the blocks that the last `lookup` of this request found: the same"
+    "If `hit_of` is set, the table begins with all blocks that the last `lookup` of this request found: the same"
     " blocks, no copies. A block that the request computes itself stays in its table, even if another has its hash.",
     "`free` empties the table of a request. A block is free as soon as it is in no table.",
     "The blocks of a request are freed from the last one in its table to the first.",
@@ -37,9 +38,10 @@ SENTENCES = (
     "Extra, `caching off`: no block is ever cached, so nothing is found.",
     "Extra, `salts` and `adapters`: two blocks have the same block hash only if the `salt` and the `lora` of their"
     " requests are equal, too.",
-    "Extra, `windows`: in a group of the kind `window` the next token needs itself and the `reach - 1` tokens before"
-    " it. `allocate` begins with the first of the new tokens: if it needs no token of a block, block 0 takes this place"
-    " in the table, and the block is freed. A hit needs only the blocks that its next token needs. The others are 0.",
+    "Extra, `windows`: in a group of the kind `window` a token needs itself and the `reach - 1` tokens before it. A"
+    " granted `allocate` first frees each block that no token after the `computed + hit` first ones needs, the last one"
+    " first, and puts block 0 in its place. A hit is as long as if it had all blocks, but needs only those that the"
+    " token after it needs. Its others are block 0.",
     "Extra, `groups`: each group of layers has its own table and its own block hashes, in the same pool. A hit is the"
     " longest that all groups have. `allocate` takes the hits of all groups before it takes a new block for the first.",
 )
