@@ -15,7 +15,7 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.tests.test_driver_finds_mutants import AS_VLLM_DOES, MUTANTS, OUT_OF_REACH
-from mini_kv.verify import adapters, manager, scheduler
+from mini_kv.verify import manager, scheduler
 from mini_kv.verify.adapter import Adapter, NotBuiltError
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
@@ -38,7 +38,6 @@ from mini_kv.verify.program import RESULT_SHAPES, SHAPES, Piped, Program, Progra
 from mini_kv.verify.report import place, report
 
 ROOT = Path(__file__).parents[2]
-ADAPTERS = Path(adapters.__file__).parent
 SCENARIOS = recorded_scenarios()
 OWN_ENGINE = (sys.executable, "-m", "mini_kv.verify.adapters.mini_kv_engine")
 
@@ -72,12 +71,12 @@ def first_difference(program: Program) -> Outcome | None:
 
 def test_our_own_engine_is_equal_or_differs_as_listed_through_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     """The counts are those of the deviations' page: a call that differs on purpose makes its scenario `as listed`."""
-    assert main(["verify", "--only", "lookup,drafts", "--", *OWN_ENGINE]) == 0
+    assert main(["verify", "--only", "hits,drafts", "--", *OWN_ENGINE]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "against vLLM 0.33.0         equal  as listed    differs    skipped    calls",
-        "  lookup                       25          1          -          -      365",
+        "  hits                         18          -          -          -      283",
         "  drafts                       21          7          -          -      314",
-        "  all                          46          8          -          -      679",
+        "  all                          39          7          -          -      597",
     ]
 
 
@@ -143,7 +142,7 @@ def test_an_engine_in_another_language_is_equal_in_all_that_it_plays(tmp_path: P
     with Piped(small_engine(tmp_path)) as program:
         outcomes = played(program, [scenario for scenario in SCENARIOS if topic_of(scenario) != "misuse"])
     skipped = [outcome for outcome in outcomes if outcome.verdict is Verdict.SKIPPED]
-    assert len(outcomes) - len(skipped) == 98
+    assert len(outcomes) - len(skipped) == 103
     assert [outcome for outcome in outcomes if outcome.verdict not in (Verdict.EQUAL, Verdict.SKIPPED)] == []
 
 
@@ -188,7 +187,7 @@ class Shows(ManagerAdapter):
 
 
 def test_what_a_program_does_not_show_is_not_compared() -> None:
-    scenarios = [scenario for scenario in SCENARIOS if topic_of(scenario) == "lookup"]
+    scenarios = [scenario for scenario in SCENARIOS if topic_of(scenario) == "hits"]
     verdicts = [outcome.verdict for outcome in played(Shows("free"), scenarios)]
     assert verdicts == [outcome.verdict for outcome in played(ManagerAdapter(), scenarios)]
 
@@ -344,13 +343,13 @@ for line in sys.stdin:
         sys.exit("lookup: out of luck")
     print(json.dumps({"result": {}}), flush=True)
 """
-    assert main(["verify", "--only", "namespaces", "--", *program_of(tmp_path, text)]) == 1
+    assert main(["verify", "--only", "salts", "--", *program_of(tmp_path, text)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["namespaces", "-", "-", "8", "-", "8"]
+    assert lines[1].split() == ["salts", "-", "-", "8", "-", "8"]
     assert "    lookup: out of luck" in lines
     assert lines[-2:] == [
         "   8  the program has ended with status 1",
-        '      namespaces: "salts", call 2 of 24, lookup A',
+        '      salts: "salts", call 2 of 24, lookup A',
     ]
 
 
@@ -391,16 +390,16 @@ def test_a_program_that_prints_without_end_is_not_kept_in_memory(tmp_path: Path)
 
 def test_after_three_silent_scenarios_no_more_are_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "import time; time.sleep(60)"
-    argv = ["verify", "--only", "lookup", "--timeout", "0.1", "--", *program_of(tmp_path, text)]
+    argv = ["verify", "--only", "hits", "--timeout", "0.1", "--", *program_of(tmp_path, text)]
     assert main(argv) == 1
     told = capsys.readouterr()
-    assert told.out.splitlines()[1].split() == ["lookup", "-", "-", "3", "-", "0"]
-    assert told.err == "mini-kv verify: no reply in 3 scenarios in a row: the other 23 are not played\n"
+    assert told.out.splitlines()[1].split() == ["hits", "-", "-", "3", "-", "0"]
+    assert told.err == "mini-kv verify: no reply in 3 scenarios in a row: the other 15 are not played\n"
 
 
 def test_a_topic_is_printed_as_soon_as_it_is_played() -> None:
     """The report is a row further than the scenarios by one: that of the next topic."""
-    chosen = [each for topic in ("lookup", "eviction") for each in recorded_scenarios() if topic_of(each) == topic]
+    chosen = [each for topic in ("hits", "eviction") for each in recorded_scenarios() if topic_of(each) == topic]
     seen: list[str] = []
 
     def watched() -> Iterator[Outcome]:
@@ -409,14 +408,14 @@ def test_a_topic_is_printed_as_soon_as_it_is_played() -> None:
             yield play(each, ManagerAdapter())
 
     lines = report(watched())
-    assert next(lines).startswith("against vLLM") and next(lines).split()[0] == "lookup"
-    assert (seen.count("lookup"), seen.count("eviction")) == (26, 1)
+    assert next(lines).startswith("against vLLM") and next(lines).split()[0] == "hits"
+    assert (seen.count("hits"), seen.count("eviction")) == (18, 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--only", "lookups", "--", "x"], "there is no topic 'lookups'; did you mean lookup? there are: lookup, "),
+        (["--only", "hit", "--", "x"], "there is no topic 'hit'; did you mean hits? there are: hits, "),
         (["--scenario", "cold", "--", "x"], "there is no scenario 'cold'; all: mini-kv verify --list"),
         ([], "which program? Write it after --, as in: mini-kv verify -- ./engine"),
         (["--", "no-such-program"], "no-such-program cannot be started: No such file or directory"),
@@ -439,9 +438,9 @@ def test_the_report_draws_both_sides(tmp_path: Path) -> None:
         "",
         "The first difference",
         "====================",
-        'eviction: "evict a held block", call 7 of 24, lookup B',
-        "  The key goes, the reference stays; the request does not publish it again.",
-        "  A pool of 9 blocks of 4 tokens. The calls before:",
+        'evict: "evict a held block", call 7 of 24, lookup B',
+        "  The hash goes, the reference stays; the request does not publish it again.",
+        "  A pool of 10 blocks of 4 tokens. The calls before:",
         "    new A 0..11",
         "    lookup A",
         "    allocate A rest hit=pass",
@@ -462,8 +461,8 @@ def test_the_report_draws_both_sides(tmp_path: Path) -> None:
         "  usage         both     0.333333",
         "  counters      both     1 requests, 12 queries, 0 hits",
         "",
-        "  A known fault shows exactly this. The rule that it breaks: "
-        "A hit ends before the first block that is missing. (llm-d-inference-sim #701)",
+        "  A known fault shows exactly this. The rule that it breaks: A hit ends before the first block that",
+        "  is missing. (llm-d-inference-sim #701)",
     ]
 
 
@@ -491,14 +490,14 @@ def test_one_scenario_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_list_and_the_lines_for_a_build_server(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--only", "lookup", "--list"]) == 0
+    assert main(["verify", "--only", "cold", "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert listed[0] == "lookup        cold, less than a block: A partial block gets a slot but no key."
-    assert main(["verify", "--only", "lookup", "--json", "--", *OWN_ENGINE]) == 0
+    assert listed[0] == "cold          cold, less than a block: A partial block gets a slot but no hash."
+    assert main(["verify", "--only", "cold", "--json", "--", *OWN_ENGINE]) == 0
     outcomes = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(outcomes) == len(listed) == 26
+    assert len(outcomes) == len(listed) == 8
     assert outcomes[0] == {
-        "topic": "lookup",
+        "topic": "cold",
         "scenario": "cold, less than a block",
         "verdict": "equal",
         "calls": 9,
@@ -524,9 +523,8 @@ PAGE = (ROOT / "book/docs/reference/verify.md").read_text(encoding="utf-8")
 
 @pytest.mark.prose
 def test_the_figures_of_the_page_are_counted() -> None:
-    lines = {name: len((ADAPTERS / name).read_text(encoding="utf-8").splitlines()) for name in SMALL_ENGINE}
-    assert f"a cache in {lines['small_engine.mjs']} lines of JavaScript" in PAGE
-    assert f"an adapter in {lines['small_engine_adapter.mjs']}." in PAGE
+    num_lines = len(SMALL_ENGINE.read_text(encoding="utf-8").splitlines())
+    assert f"a cache in {num_lines} lines of JavaScript" in PAGE
     assert f"has {len(KNOWN_FAULTS)} faulty managers" in PAGE
     num_found = len(MUTANTS) - len(AS_VLLM_DOES) - len(OUT_OF_REACH)
     words = " ".join(PAGE.split())

@@ -50,8 +50,8 @@ def report(played: Iterable[Outcome]) -> Iterator[str]:
 
 
 NOTATION = (
-    "  0..7: the tokens 0 to 7. rest: all tokens that have no slot yet. hit=pass: `hit_of` is set. hit=adopt: and the",
-    "  hit is counted in `computed` already. compute: the step has run. Every line of it: --scenario NAME",
+    "  0..7: the tokens 0 to 7. rest: all tokens without a slot. hit=pass: `hit_of` is set. hit=adopt: and",
+    "  `computed` counts the hit already. compute: the step has run. --scenario NAME prints every line.",
 )
 
 
@@ -205,4 +205,5 @@ def _explained(outcome: Outcome) -> Iterator[str]:
         yield f"  The scenario is about the listed rule `{rule.deviation_id}` ({rule.symbol}): vLLM {rule.vllm}."
         yield f"    mini_kv {rule.mini_kv}, because {rule.why}."
     for fault in faults:
-        yield f"  A known fault shows exactly this. The rule that it breaks: {_rule(fault)}"
+        said = f"A known fault shows exactly this. The rule that it breaks: {_rule(fault)}"
+        yield from wrap(said, 100, initial_indent="  ", subsequent_indent="  ")

@@ -14,8 +14,13 @@ class Cache {
   /** The hashes of a request's full blocks: all that decides their KV, so no hash function is needed. */
   hashesOf({ tokens, salt, lora, images }) {
     const ends = tokens.map((_, i) => i + 1).filter((end) => end % this.blockSize === 0);
-    const before = (end) => images.filter(([, offset]) => offset < end);
-    return ends.map((end) => JSON.stringify([salt, lora, before(end), tokens.slice(0, end)]));
+    const seen = (end) => images.filter(([, offset]) => offset < end).map((image) => this.reached(image, end));
+    return ends.map((end) => JSON.stringify([salt, lora, seen(end), tokens.slice(0, end)]));
+  }
+
+  /** An image up to a block's end: what it is, where it begins, and how many blocks it reaches. */
+  reached([identifier, offset, length], end) {
+    return [identifier, offset, Math.ceil(Math.min(offset + length, end) / this.blockSize)];
   }
 
   /** The cached blocks of a prompt, from its first block to the first one that is missing. Never the whole prompt. */
