@@ -117,14 +117,15 @@ def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
     told = capsys.readouterr().out
     assert re.findall(r"Act (\d+)\. .*: (\d+) parts", told) == [
         *(("1", "13"), ("2", "11"), ("3", "12"), ("4", "10"), ("5", "9"), ("6", "18")),
-        *(("7", "4"), ("8", "15"), ("9", "16"), ("10", "13"), ("11", "15"), ("12", "15")),
+        *(("7", "4"), ("9", "15"), ("10", "16"), ("11", "13"), ("12", "15"), ("13", "15")),
     ]
     assert told.count("the same cache, batches and tokens as mini_kv's.") == 7
+    assert told.count("240 steps: the same hits, tables, queue and hashes as mini_kv's.") == 1
     assert told.count("the same cache, batches, words and logits as mini_kv's.") == 5
     rows = dict(re.findall(r"^(\w[\w ]*?) +\d+ +(\d+) +\d+ +\d+ +\d+$", told, re.MULTILINE))
     assert list(rows) == ["yours", "no prefix caching", "a row per request", "one at a time"]
     assert int(rows["yours"]) * 2 < int(rows["no prefix caching"])
-    assert told.endswith(f"\nAll 12 acts are right.\nopen {film} in a browser\n")
+    assert told.endswith(f"\nAll 13 acts are right.\nopen {film} in a browser\n")
     assert "The rush hour of seed 0" in film.read_text(encoding="utf-8")
 
 
@@ -137,7 +138,7 @@ def test_the_acts_on_dice_play_where_torch_cannot_be_imported(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     last = (
-        f"The acts with a model need PyTorch: {pip()} install torch\nAll 7 acts are right.\nopen {film} in a browser\n"
+        f"The acts with a model need PyTorch: {pip()} install torch\nAll 8 acts are right.\nopen {film} in a browser\n"
     )
     assert done.stdout.endswith(last)
     assert "An hour on dice, seed 0" in film.read_text(encoding="utf-8")
@@ -157,7 +158,7 @@ def test_other_right_ways_make_the_same_steps(lab_id, tmp_path):
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_the_solutions_with_their_kernels_pass_all_acts(capsys):
     assert main(["finale", "--labs", "solution", "--hours", "1"]) == 0
-    assert "Act 12. Six requests on your kernels: 17 parts" in capsys.readouterr().out
+    assert "Act 13. Six requests on your kernels: 17 parts" in capsys.readouterr().out
 
 
 # What is played.
@@ -254,7 +255,7 @@ def test_a_cache_that_finds_nothing_is_drawn_beside_the_engines_and_named(tmp_pa
     folder = folder_with(tmp_path, "lab-07", solution("lab-07").replace(old, f"{old}0 * "))
     finale, told = finale_of(folder, num_hours=3)
     assert not finale.is_right
-    assert told.endswith("\n1 of 7 acts are right.")
+    assert told.endswith("\n2 of 8 acts are right.")
     assert "differs: the tokens that were found." in told
     assert "\nmini_kv:\n  lookup" in told and "\nyours:\n  lookup" in told
     assert f"With lab-07 KVCacheManager from mini_kv the run is right: {folder / 'lab-07.py'}:" in told
@@ -434,7 +435,7 @@ def test_a_softmax_without_its_maximum_is_wrong_only_where_scores_are_large(tmp_
 def test_before_the_first_lab_no_act_is_played(tmp_path):
     finale, told = finale_of(tmp_path, num_hours=3)
     assert (finale.num_played, finale.is_right, finale.story) == (0, True, None)
-    assert told.count("Not played: no part is yours.") == 7
+    assert told.count("Not played: no part is yours.") == 8
     assert told.endswith("No part is yours yet. Begin with a lab: mini-kv run 01")
 
 
