@@ -161,8 +161,8 @@ class Player:
         self.requests[call.handle].num_tokens += len(tokens)
         return {"call": "append", "request": call.handle, "tokens": tokens}
 
-    def _preempt(self, call: Call) -> Message:
-        self.requests[call.handle].num_computed_tokens = 0
+    def _leave(self, call: Call) -> Message:
+        self.requests[call.handle].num_computed_tokens = 0  # it may come again
         return self._of_request(call)
 
     def _of_request(self, call: Call) -> Message:
@@ -252,8 +252,8 @@ MESSAGES: dict[str, Callable[[Player, Call], Message]] = {
     "compute": Player._compute,
     "reject": Player._reject,
     "append": Player._append,
-    "free": Player._of_request,
-    "preempt": Player._preempt,
+    "free": Player._leave,
+    "preempt": Player._leave,
     "abort": Player._of_request,
     "evict": Player._of_blocks,
     "release": Player._of_blocks,
