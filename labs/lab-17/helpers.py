@@ -7,8 +7,9 @@ from mini_kv.course import todo
 from mini_kv.course.given.challenge import draw
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.fixture import LabUnderTest
-from mini_kv.verify.challenge import is_green, sentence_of, squares, state_before, why_not_green
+from mini_kv.verify.challenge import is_green, squares, why_not_green
 from mini_kv.verify.compare import Outcome, Verdict, play
+from mini_kv.verify.diagnosis import sentence_of, state_before
 from mini_kv.verify.program import Called
 from mini_kv.verify.report import LABELS, known_fault
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.grading.copies import fresh_copy
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import load_lab
-from mini_kv.verify.challenge import badge, green_topics, sentence_of, sign, squares, state_before
+from mini_kv.verify.challenge import badge, green_topics, sign, squares
 from mini_kv.verify.compare import CORE, EXTRAS, Outcome, Verdict, play
+from mini_kv.verify.diagnosis import sentence_of, state_before
 from mini_kv.verify.likeness import FaultAdapter
 from mini_kv.verify.program import Called, Message, Piped, Program
 from mini_kv.verify.variant import VariantAdapter
@@ -84,11 +86,11 @@ def test_the_squares_need_no_more_than_the_contract() -> None:
     assert counts == snapshot(
         {
             "cold": 8,
-            "hits": 18,
-            "sharing": 9,
-            "freeing": 7,
-            "eviction": 8,
-            "refusal": 6,
+            "hits": 20,
+            "sharing": 10,
+            "freeing": 11,
+            "eviction": 9,
+            "refusal": 7,
             "caching-off": 1,
             "salts": 2,
             "windows": 1,
@@ -132,7 +134,7 @@ def test_an_empty_file_has_hollow_squares(capsys: pytest.CaptureFixture[str]) ->
     assert main(["verify", "--challenge", "--", sys.executable, str(LAB / "starter.py")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "  cold         ........              0 of 8"
-    assert lines[-1] == "  . 64 times: not built yet"
+    assert lines[-1] == "  . 73 times: not built yet"
 
 
 # Faults ---------------------------------------------------------------------------------------------------------------
@@ -159,6 +161,26 @@ def test_a_known_fault_is_led_to_its_sentence(fault: Any) -> None:
 
     outcome = first_difference(Shows(fault))
     assert sentence_of(outcome) == SENTENCE_OF_RULE[fault.rule]
+
+
+FAULTS = tomllib.loads((Path(__file__).parent / "challenge_faults.toml").read_text(encoding="utf-8"))["fault"]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault["idea"][:50])
+def test_no_fault_of_a_reader_passes_and_each_is_led_to_its_sentence(fault: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / f"faulty.{fault['language']}"
+    text = file.with_stem("solution").name
+    text = (SOLUTIONS / text).read_text(encoding="utf-8")
+    for right, wrong in fault["changes"]:
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+    if fault["language"] == "py":
+        outcome = first_difference(Called(answer_of(text)))
+    else:
+        file.write_text(text, encoding="utf-8")
+        with Piped(["node", str(file)]) as program:
+            outcome = first_difference(program)
+    assert sentence_of(outcome) in fault["breaks"]
 
 
 def test_what_is_hidden_is_not_green() -> None:

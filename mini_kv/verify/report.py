@@ -6,9 +6,10 @@ from textwrap import wrap
 
 from mini_kv.course.given.challenge import PUBLIC, Variant
 from mini_kv.course.given.faulty_managers import FaultyManager
-from mini_kv.verify.challenge import board, sentence_of, sign, why_not_green
+from mini_kv.verify.challenge import board, sign, why_not_green
 from mini_kv.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.verify.deviations import DEVIATIONS
+from mini_kv.verify.diagnosis import sentence_of
 from mini_kv.verify.language import State
 from mini_kv.verify.likeness import explained, faults_like
 

@@ -253,12 +253,16 @@ static struct request *find_request(const char *name)
 static void new_request(const char *message)
 {
     const char *name = member(message, "request"), *salt = member(message, "salt"), *lora = member(message, "lora");
-    struct request *r = take(sizeof *r);
-    r->name = memcpy(take(length(name) + 1), name, length(name));
+    struct request *r = find_request(name);
+    if (!r) {
+        r = take(sizeof *r);
+        r->name = memcpy(take(length(name) + 1), name, length(name));
+        r->next = cache.requests;
+        cache.requests = r;
+    }
     r->realm = child(child(cache.root, salt, length(salt), true), lora, length(lora), true);
+    r->tokens.count = r->hit.count = 0;     /* The name of a freed request may come again. */
     append(r, member(message, "tokens"));
-    r->next = cache.requests;
-    cache.requests = r;
 }
 
 static void start(const char *settings)

@@ -11,8 +11,9 @@ from typing import Any
 
 from mini_kv.course.given.challenge import draw
 from mini_kv.course.labkit.course_settings import load_course
-from mini_kv.verify.challenge import sentence_of, sign, squares
+from mini_kv.verify.challenge import sign, squares
 from mini_kv.verify.compare import Outcome, Verdict, play
+from mini_kv.verify.diagnosis import sentence_of
 from mini_kv.verify.program import Called, Message, ProgramError
 from mini_kv.verify.report import difference, known_fault
 
