@@ -112,7 +112,7 @@ class Difference:
                 return 10
             if len(its) != len(wanted):
                 return 3
-            if self._was_wanted(its) or {*its} & self._used() - {*wanted}:
+            if self._was_wanted(its) or {*its} & self._used() - {*wanted} or self._is_older_twin(wanted, its):
                 return 10
             is_lost = any(self._refs(block_id) == 0 for block_id in hit) and self._pool(self.got) != self._pool(
                 self.wanted
@@ -128,6 +128,12 @@ class Difference:
         """Return whether the table differs in a block that the request had before."""
         had = self._table(self.before)
         return its[: len(had)] != had
+
+    def _is_older_twin(self, wanted: list[int], its: list[int]) -> bool:
+        """Return whether the first block that differs is another one with the hash of the right one."""
+        keys = self.wanted["keys"].split()
+        pair = next((pair for pair in zip(wanted, its, strict=True) if pair[0] != pair[1]), (0, 0))
+        return keys[pair[0]] != "-" and keys[pair[0]] == keys[pair[1]]
 
     def _used(self) -> set[int]:
         """Return the blocks that other requests had in their tables."""
@@ -165,7 +171,7 @@ class Difference:
         places = [[(block_id in kept) for block_id in queue] for queue in (wanted, its)]
         cached = [state["keys"].split() for state in (self.wanted, self.got) if "keys" in state]
         if len(cached) > 1 and cached[0] != cached[1]:
-            return 14
+            return 14 if cached[1].count("-") > cached[0].count("-") else 4
         return 12 if places[0] == places[1] and self._is_turned(wanted, its, kept) else 13
 
     @staticmethod

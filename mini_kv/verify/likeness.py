@@ -7,8 +7,8 @@ from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS, OTHER_FAULTS, 
 from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.verify.compare import Outcome, play
 
-KNOWN_FAULTS = (*FAULTY_MANAGERS, OTHER_FAULTS["hits after a hole"])
-"""The faulty managers of lab-15, and one more."""
+KNOWN_FAULTS = (*FAULTY_MANAGERS, *(OTHER_FAULTS[name] for name in ("hits after a hole", "all or nothing", "forgets")))
+"""The faulty managers of lab-15, and three more."""
 
 
 class FaultAdapter(ManagerAdapter):

@@ -245,6 +245,9 @@ OTHER_FAULTS = {
     "all or nothing": FaultyManager(
         {"tables": parts.AllOrNothing}, "A hit is the longest cached prefix in whole blocks."
     ),
+    "forgets": FaultyManager(
+        {"make_pool": parts.ForgetsFreedBlocks}, "Free blocks can still be found until they are allocated again."
+    ),
     "any order": FaultyManager(
         {"make_queue": parts.AnyOrder},
         "Of a freed request's cached blocks the last one is evicted first.",
