@@ -74,9 +74,9 @@ def test_our_own_engine_is_equal_or_differs_as_listed_through_a_pipe(capsys: pyt
     assert main(["verify", "--only", "hits,drafts", "--", *OWN_ENGINE]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "against vLLM 0.33.0         equal  as listed    differs    skipped    calls",
-        "  hits                         18          -          -          -      283",
+        "  hits                         20          -          -          -      346",
         "  drafts                       21          7          -          -      314",
-        "  all                          39          7          -          -      597",
+        "  all                          41          7          -          -      660",
     ]
 
 
@@ -142,7 +142,7 @@ def test_an_engine_in_another_language_is_equal_in_all_that_it_plays(tmp_path: P
     with Piped(small_engine(tmp_path)) as program:
         outcomes = played(program, [scenario for scenario in SCENARIOS if topic_of(scenario) != "misuse"])
     skipped = [outcome for outcome in outcomes if outcome.verdict is Verdict.SKIPPED]
-    assert len(outcomes) - len(skipped) == 103
+    assert len(outcomes) - len(skipped) == 109
     assert [outcome for outcome in outcomes if outcome.verdict not in (Verdict.EQUAL, Verdict.SKIPPED)] == []
 
 
@@ -394,7 +394,7 @@ def test_after_three_silent_scenarios_no_more_are_played(tmp_path: Path, capsys:
     assert main(argv) == 1
     told = capsys.readouterr()
     assert told.out.splitlines()[1].split() == ["hits", "-", "-", "3", "-", "0"]
-    assert told.err == "mini-kv verify: no reply in 3 scenarios in a row: the other 15 are not played\n"
+    assert told.err == "mini-kv verify: no reply in 3 scenarios in a row: the other 17 are not played\n"
 
 
 def test_a_topic_is_printed_as_soon_as_it_is_played() -> None:
@@ -409,7 +409,7 @@ def test_a_topic_is_printed_as_soon_as_it_is_played() -> None:
 
     lines = report(watched())
     assert next(lines).startswith("against vLLM") and next(lines).split()[0] == "hits"
-    assert (seen.count("hits"), seen.count("eviction")) == (18, 1)
+    assert (seen.count("hits"), seen.count("eviction")) == (20, 1)
 
 
 @pytest.mark.parametrize(
