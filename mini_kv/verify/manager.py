@@ -66,6 +66,7 @@ class _Request:
     """Tokens of its last lookup."""
     granted: int = 0
     """Tokens of its last allocation that are not computed yet."""
+    is_freed: bool = False
 
 
 class Player:
@@ -161,8 +162,18 @@ class Player:
         self.requests[call.handle].num_tokens += len(tokens)
         return {"call": "append", "request": call.handle, "tokens": tokens}
 
-    def _leave(self, call: Call) -> Message:
-        self.requests[call.handle].num_computed_tokens = 0  # it may come again
+    def _preempt(self, call: Call) -> Message:
+        self.requests[call.handle].num_computed_tokens = 0
+        return self._of_request(call)
+
+    def _free(self, call: Call) -> Message:
+        self.requests[call.handle].is_freed = True
+        return self._of_request(call)
+
+    def _lookup(self, call: Call) -> Message:
+        request = self.requests[call.handle]
+        if request.is_freed:  # it comes again, and starts over
+            request.num_computed_tokens, request.is_freed = 0, False
         return self._of_request(call)
 
     def _of_request(self, call: Call) -> Message:
@@ -247,13 +258,13 @@ def _of_pool(verb: str, result: dict[str, Any]) -> str:
 
 MESSAGES: dict[str, Callable[[Player, Call], Message]] = {
     "new": Player._new,
-    "lookup": Player._of_request,
+    "lookup": Player._lookup,
     "allocate": Player._allocate,
     "compute": Player._compute,
     "reject": Player._reject,
     "append": Player._append,
-    "free": Player._leave,
-    "preempt": Player._leave,
+    "free": Player._free,
+    "preempt": Player._preempt,
     "abort": Player._of_request,
     "evict": Player._of_blocks,
     "release": Player._of_blocks,
