@@ -25,7 +25,9 @@ from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = tuple(f"{name}_page.py" for name in ("lab", "puzzle", "plan", "play", "finale", "session"))
+_PYTHON_OF_THE_PAGE = tuple(
+    f"{name}_page.py" for name in ("lab", "puzzle", "plan", "play", "finale", "session", "challenge")
+)
 _OF_ALL = (
     "__init__",
     "installer",
@@ -46,11 +48,16 @@ _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", 
 """Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
 _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 """Modules that the page "The finale" imports for lab-14."""
+_OF_CHALLENGE = ("verify/*.py", "verify/adapters/__init__.py", "verify/adapters/mini_kv_manager.py")
+_OF_CHALLENGE += ("verify/adapters/specs.py", "verify/scenarios/scenarios.toml")
+_OF_CHALLENGE += ("verify/scenarios/scenarios-[!s]*.toml", "verify/scenarios/vllm-*-manager.json")
+"""Files that lab-17 and the page "Write a KV cache in an evening" read. Those of the scheduler are not among them."""
 MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("README.md", "lab.toml", "test_lab.py", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_TESTS = re.compile(
-    rf"packages/|labs/|mini_kv/course/({'|'.join(_OF_COURSE)})/|conftest\.py|(__pycache__/)?(lab|finale)_page\."
+    rf"packages/|labs/|mini_kv/(verify|course/({'|'.join(_OF_COURSE)}))/|book/|conftest\.py"
+    r"|(__pycache__/)?(lab|finale|challenge)_page\."
 )
 _OF_PAGES = re.compile(r"mini_kv/(traces|planning|course/lessons|serve|engine)/|(__pycache__/)?\w+_page\.")
 Files = dict[str, bytes]
@@ -71,6 +78,8 @@ def course() -> Files:
     paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
     paths += _REPO.glob("mini_kv/events/*.json")
     paths += _REPO.glob("mini_kv/planning/*.toml")
+    paths += [path for pattern in _OF_CHALLENGE for path in (_REPO / "mini_kv").glob(pattern)]
+    paths += _REPO.glob("book/course.toml")
     paths += _REPO.glob("mini_kv/viz/languages/*.json")
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]
@@ -146,6 +155,7 @@ def archives() -> dict[str, Files]:
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
     importlib.import_module("finale_page").run("0", "{}", lambda run, state: None)
+    importlib.import_module("challenge_page").run("python", "", lambda square, sign: None)
     of_all = imported("/lib/python314.zip/")
     packages = {f"packages/{name}c" for name in imported("/course/packages/")}
     at_boot = set(Path("/at_boot").read_text(encoding="utf-8").split())

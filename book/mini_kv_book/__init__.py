@@ -4,8 +4,8 @@ All text is made by a Markdown extension or a fence's formatter, so that MkDocs 
 Reading order:
 
 - `places`, `runs`, `narrow`, `fences`, `extension`: the build of a page;
-- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`, `play`, `claims`, `finale`, `session`,
-  `planes`: its parts;
+- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`, `play`, `claims`, `finale`,
+  `challenge`, `session`, `planes`: its parts;
 - `errata`: the sections of code that prove the claims;
 - `docstrings` and `drawings`: the docstrings on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures stored in notebooks;

@@ -3,9 +3,10 @@
 import ast
 import re
 import tomllib
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
+from mini_kv.course.given.challenge import Variant, in_variant
 from mini_kv.course.labkit.lab import place_of
 from mini_kv_book.places import ROOT, anchor_of
 
@@ -100,6 +101,25 @@ def sections_of(lines: list[str]) -> dict[str, list[str]]:
             sections[title] = []
         sections[title].append(line)
     return sections
+
+
+def section(lines: list[str], anchor: str) -> list[str]:
+    r"""Return the section with this anchor, of whatever level, as one of the second. Raises `KeyError` for another one.
+
+    >>> section(["## A", "", "### A b", "", "Words.", "## C"], "a-b")
+    ['## A b', '', 'Words.', '']
+    """
+    places = [number for number, line in enumerate(lines) if line.startswith("##")]
+    for start, end in pairwise([*places, len(lines)]):
+        title = lines[start].lstrip("# ")
+        if anchor_of(title) == anchor:
+            return [f"## {title}", *lines[start + 1 : end], ""]
+    raise KeyError(anchor)
+
+
+def with_contract(readme: str, own: Variant) -> str:
+    """Return the README of lab-17 with the contract of a class, and an anchor at each of its sentences."""
+    return re.sub(r"^(\d+)\. ", r'\1. <span id="sentence-\1"></span>', in_variant(readme, own), flags=re.MULTILINE)
 
 
 def next_of(lab: str, folder: Path) -> str | None:

@@ -16,7 +16,8 @@ from mkdocs.exceptions import BuildError
 
 from mini_kv.course.lessons import instrument
 from mini_kv.viz.figure import script
-from mini_kv_book.bench import arranged, nothing_to_install
+from mini_kv_book.bench import arranged, nothing_to_install, section, with_contract
+from mini_kv_book.challenge import LAB, variant
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.generate import publish, write_pages
 from mini_kv_book.lab import ASSETS, SCRIPTS, megabytes, runs_here
@@ -30,6 +31,8 @@ DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
 
 class Directives(Preprocessor):
     """Replaces `<!-- include labs/lab-05/README.md -->` by a lab's README and its editor.
+
+    `README.md#the-contract` is only that section. The contract of lab-17 is that of the class.
 
     In the instructor's book `<!-- instructor lab-05 -->` becomes the solution and the notes, folded. In a student's
     book it becomes nothing. The environment variable MINI_KV_BOOK=instructor selects the instructor's book.
@@ -51,12 +54,16 @@ class Directives(Preprocessor):
 
     def included(self, name: str, line: str) -> list[str]:
         """Return the lines of a lab's README for the lab's page."""
-        path = ROOT / name
+        file, _, anchor = name.partition("#")
+        path = ROOT / file
         if not path.is_file():
-            raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
+            raise BuildError(f"{where(self.md, line)}: there is no {file} to include")
+        text = path.read_text(encoding="utf-8")
+        lines = (with_contract(text, variant()) if path.parent.name == LAB else text).splitlines()
+        if anchor:
+            return section(lines, anchor)
         is_second = len(self.md.kv_included) > 0
         self.md.kv_included.append(path)
-        lines = path.read_text(encoding="utf-8").splitlines()
         if closed := closed_sentence(path.parent.name):
             return [lines[0], "", closed]
         needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]

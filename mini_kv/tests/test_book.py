@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import pytest
 from mini_kv_book import errata, generate, kept, leaks, outputs, places, stills, taught
 from mini_kv_book.assets import plan_page, play_page
-from mini_kv_book.bench import arranged, contract
+from mini_kv_book.bench import arranged, contract, section, with_contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.found import LEFT_OUT, marked
@@ -23,6 +23,7 @@ from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, run_story, source_of
 
 import mini_kv
+from mini_kv.course.given.challenge import PUBLIC, draw
 from mini_kv.course.grading.solution_leaks import bare, bodies
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.events.puzzle import puzzle_names
@@ -63,6 +64,7 @@ CHECKS = {
     "kv-play": wrong_play,
     "kv-claims": wrong_claims,
     "kv-finale": lambda body: body and "it has no fields",
+    "kv-challenge": lambda body: body and "it has no fields",
     "kv-session": lambda body: body and "it has no fields",
 }
 
@@ -86,7 +88,7 @@ def wrong(fence: outputs.Fence, cells: kept.Cells) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play" | "kv-claims" | "kv-finale" | "kv-session":
+            case "kv-plan" | "kv-play" | "kv-claims" | "kv-finale" | "kv-challenge" | "kv-session":
                 return CHECKS[fence.kind](fence.body.strip())
             case _:
                 return "no such fence"
@@ -331,6 +333,17 @@ def test_an_unknown_symbol_is_an_error(symbol, message):
     with pytest.raises(FenceError) as error:
         source_of(symbol)
     assert str(error.value).startswith(message)
+
+
+def test_the_challenge_has_the_contract_of_the_class_and_an_anchor_at_each_sentence():
+    readme = (ROOT / "labs/lab-17/README.md").read_text(encoding="utf-8")
+    of_all, of_class = (section(with_contract(readme, own).splitlines(), "the-contract") for own in (PUBLIC, draw(7)))
+    numbers = [str(number) for number in range(1, 21)]
+    for lines in (of_all, of_class):
+        assert lines[0] == "## The contract"
+        assert re.findall(r'^(\d+)\. <span id="sentence-\1"></span>', "\n".join(lines), re.MULTILINE) == numbers
+    assert "This is the contract of your class." in "\n".join(of_class)
+    assert "This is the contract of your class." not in "\n".join(of_all)
 
 
 def a_claim(anchor: str, choice: str = "False") -> str:

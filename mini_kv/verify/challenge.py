@@ -6,7 +6,7 @@ from html import escape
 from itertools import takewhile
 
 from mini_kv.course.given.challenge import PUBLIC, Variant
-from mini_kv.verify.compare import CORE, EXTRAS, Outcome, Recorded, Verdict, recorded_scenarios, topic_of
+from mini_kv.verify.compare import CORE, EXTRAS, PARTS, Outcome, Recorded, Verdict, recorded_scenarios, topic_of
 from mini_kv.verify.manager import needs
 from mini_kv.verify.variant import VariantAdapter
 
@@ -19,9 +19,9 @@ IN_CONTRACT = {"caching off", "salts", "adapters", "windows", "groups"}
 def squares(variant: Variant = PUBLIC) -> dict[str, list[Recorded]]:
     """Return the scenarios of each topic. In a variant the engine with its options has recorded them, and not vLLM."""
     chosen: dict[str, list[Recorded]] = {topic: [] for topic in (*CORE, *EXTRAS)}
-    for recorded in recorded_scenarios():
+    for recorded in recorded_scenarios(PARTS[:1]):
         topic = topic_of(recorded)
-        if topic in chosen and recorded.part.name == "manager" and {*needs(recorded.scenario)} <= IN_CONTRACT:
+        if topic in chosen and {*needs(recorded.scenario)} <= IN_CONTRACT:
             chosen[topic].append(recorded)
     if variant == PUBLIC:
         return chosen

@@ -58,11 +58,11 @@ def recording(part: Part) -> dict[str, Any]:
     return recorded
 
 
-def recorded_scenarios() -> list[Recorded]:
-    """Return all scenarios with what vLLM showed, the manager's first."""
+def recorded_scenarios(parts: Sequence[Part] = PARTS) -> list[Recorded]:
+    """Return the scenarios of these parts with what vLLM showed, the manager's first."""
     return [
         Recorded(part, scenario, [changed for _, changed in recording(part)["scenarios"][scenario.name]["calls"]])
-        for part in PARTS
+        for part in parts
         for scenario in part.load_scenarios()
     ]
 

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 
 from mini_kv.course.given.challenge import draw
 from mini_kv.course.labkit.course_settings import load_course
-from mini_kv.verify.challenge import sign, squares
+from mini_kv.verify.challenge import sign, squares, why_not_green
 from mini_kv.verify.compare import Outcome, Verdict, play
 from mini_kv.verify.diagnosis import sentence_of
 from mini_kv.verify.program import Called, Message, ProgramError
-from mini_kv.verify.report import difference, known_fault
+from mini_kv.verify.report import NOTATION, difference, known_fault
 
 VARIANT = draw(load_course(Path()).challenge)
 SQUARES = squares(VARIANT)
@@ -30,18 +31,16 @@ def run(language: str, text: str, say: Callable[[str, str], None]) -> str:
         say: is told of each square before and after it.
     """
     try:
-        answer = _python(text) if language == "python" else _javascript(text)
-    except Exception as error:  # whatever the reader's file raises
-        return json.dumps({"error": _in_words(error)})
+        answer = _guarded(_python if language == "python" else _javascript)(text)
+    except ProgramError as error:
+        return json.dumps({"error": str(error)})
+    answer = _guarded(answer)
     rows, first = [], None
     for topic, of_topic in SQUARES.items():
         row = []
         for recorded in of_topic:
             say(recorded.scenario.name, "")
-            try:
-                outcome = play(recorded, Called(answer))
-            except Exception as error:
-                outcome = Outcome(recorded, Verdict.DIFFERS, 0, 0, _in_words(error))
+            outcome = play(recorded, Called(answer))
             row.append({"name": recorded.scenario.name, "sign": sign(outcome)})
             say(recorded.scenario.name, sign(outcome))
             first = first or (None if sign(outcome) == "#" else outcome)
@@ -52,12 +51,14 @@ def run(language: str, text: str, say: Callable[[str, str], None]) -> str:
 def _told(outcome: Outcome) -> dict[str, Any]:
     """Return what the page says about a square that is not green."""
     number = sentence_of(outcome)
+    calls, *sides = "\n".join([*difference(outcome, VARIANT)][2:]).split("\n\n")
+    drawn = [calls, *sides[: 0 if outcome.reason else 1], "\n".join(NOTATION)]  # the rest of it is told below
     return {
         "sign": sign(outcome),
         "name": outcome.recorded.scenario.name,
         "purpose": outcome.recorded.scenario.purpose,
-        "reason": outcome.reason,
-        "drawn": list(difference(outcome, VARIANT))[2:] if outcome.verdict is Verdict.DIFFERS else [],
+        "reason": why_not_green(outcome) if sign(outcome) == "." else outcome.reason,
+        "drawn": "\n\n".join(drawn) if outcome.verdict is Verdict.DIFFERS else "",
         "number": number,
         "sentence": VARIANT.sentences[number - 1] if number else "",
         "fault": known_fault(outcome),
@@ -77,13 +78,30 @@ def _javascript(text: str) -> Callable[[Message], Any]:
     """Return the function `answer` of a file in JavaScript."""
     from pyodide.code import run_js  # type: ignore[import-not-found]  # only in a page
 
-    answer = run_js(f"(() => {{ {text}\n; return (line) => JSON.stringify(answer(JSON.parse(line))); }})()")
+    called = "return (line) => JSON.stringify(answer(JSON.parse(line)) ?? null)"
+    answer = run_js(f"(() => {{ {text}\n; {called}; }})() //# sourceURL=answer.js")
     return lambda message: json.loads(answer(json.dumps(message)))
 
 
-def _in_words(error: Exception) -> str:
+def _guarded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function, which raises `ProgramError` for whatever the reader's code raises."""
+
+    def guarded(asked: Any) -> Any:
+        try:
+            return function(asked)
+        except (Exception, SystemExit) as error:
+            raise ProgramError(_in_words(error)) from None
+
+    return guarded
+
+
+def _in_words(error: BaseException) -> str:
     """Return an error of the reader's file and its line."""
+    if stack := getattr(error, "stack", ""):  # of JavaScript. A syntax error has no line
+        line, what = next(iter(re.findall(r"answer\.js:(\d+)", stack)), None), str(error)
+        return f"{what} (line {line})" if line else what
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "answer.py"]
     line = lines[-1] if lines else getattr(error, "lineno", None)
-    what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    what = said if isinstance(error, ProgramError) else f"{type(error).__name__}: {said}".removesuffix(": ")
     return f"{what} (line {line})" if line else what

@@ -69,8 +69,8 @@ const folding = (words) =>
   });
 
 /** Make an editor in `parent`; returns {text, focus, mark}. `run` is called on Ctrl+Enter, `changed` on every edit; `first` is the
- * function that is seen. */
-export function makeEditor({ parent, root, text, first, label, folded, run, changed }) {
+ * function that is seen. `plain`: the text is not Python. */
+export function makeEditor({ parent, root, text, first, label, folded, plain, run, changed }) {
   const view = new EditorView({
     parent,
     root,
@@ -86,7 +86,7 @@ export function makeEditor({ parent, root, text, first, label, folded, run, chan
         indentOnInput(),
         bracketMatching(),
         closeBrackets(),
-        python(),
+        ...(plain ? [] : [python()]),
         syntaxHighlighting(colours),
         marked,
         folding(folded),

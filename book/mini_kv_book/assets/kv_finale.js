@@ -102,7 +102,7 @@ class KvFinale extends HTMLElement {
     this.#say(`${verdict} ${Math.round(seconds)} s.`);
     this.acts.replaceChildren(
       ...acts.map(([title, ...lines]) => {
-        const isRight = lines.some((line) => line.includes("the same cache"));
+        const isRight = lines.some((line) => line.includes(" steps: the same "));
         const isPlayed = !lines.some((line) => line.startsWith("Not played"));
         const mark = !isPlayed ? "not played" : isRight ? "right" : "differs";
         const summary = make("summary", {}, `${title.split(":")[0]}: `, make("strong", { class: mark.replace(" ", "-") }, mark));

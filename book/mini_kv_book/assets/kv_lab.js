@@ -8,6 +8,7 @@
  */
 import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
 import { Python, SILENCE_S } from "./kv_python.js";
+import { EDITOR, openEditor } from "./kv_text.js";
 
 const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
 /** An error message with more characters is too long for a headline: it goes into a fold. */
@@ -44,37 +45,6 @@ const plain = (answer) =>
   answer.toLowerCase().replace(/[[\](),%]|tokens?|blocks?|percent/g, " ").trim().split(/\s+/).join(" ");
 
 const isRight = (question, answer) => plain(question.answer) === plain(answer);
-
-/** A textarea that does what the editor does, as far as a learner needs it: where the editor cannot be loaded. */
-function makeTextarea({ parent, text, label, changed }) {
-  const area = make("textarea", { "aria-label": label, "aria-describedby": "keys", spellcheck: "false", wrap: "off" });
-  area.value = text;
-  area.addEventListener("input", changed);
-  area.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") area.dataset.leave = "yes";
-    else if (event.key === "Tab" && !area.dataset.leave) {
-      event.preventDefault();
-      area.setRangeText("    ", area.selectionStart, area.selectionEnd, "end");
-      changed();
-    } else if (event.key !== "Shift") delete area.dataset.leave;
-  });
-  parent.append(area);
-  return {
-    get text() {
-      return area.value;
-    },
-    set text(value) {
-      area.value = value;
-      changed();
-    },
-    focus: () => area.focus(),
-    mark(number) {
-      const before = area.value.split("\n").slice(0, number - 1).join("\n").length;
-      area.setSelectionRange(before + 1, before + 1);
-      area.scrollTop = (number - 5) * parseFloat(getComputedStyle(area).lineHeight);
-    },
-  };
-}
 
 /** A test's name in words, without "test". */
 const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ").replace(/^(\d+) /, "$1: ");
@@ -187,12 +157,7 @@ class KvLab extends HTMLElement {
       run: () => this.#run(),
       changed: () => this.#changed(),
     };
-    try {
-      const { makeEditor } = await import(new URL("kv-lab/kv_editor.js", import.meta.url).href);
-      this.#editor = makeEditor(options);
-    } catch {
-      this.#editor = makeTextarea(options);
-    }
+    this.#editor = await openEditor(options);
     this.setAttribute("ready", "");
   }
 
@@ -744,7 +709,7 @@ class KvLab extends HTMLElement {
   }
 }
 
-const STYLE = `${LOOK}
+const STYLE = `${LOOK}${EDITOR}
 .notice, .panel { background: var(--soft); border-left: 3px solid var(--accent); padding: .6em .8em; margin-bottom: .6em }
 .notice { display: flex; flex-wrap: wrap; gap: .4em; align-items: center }
 .notice p { flex: 1 1 20em; margin: 0 }
@@ -756,8 +721,6 @@ const STYLE = `${LOOK}
 .verdict[data-right=true] { color: var(--pass) }
 /* The editor, the commands, the result: each keeps its place and its height, whatever a run brings. */
 .all { display: grid; grid-template: var(--kv-lab-rows, auto auto auto) / minmax(0, 1fr); height: var(--kv-lab-height, auto) }
-.editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)); border: 1px solid var(--line); border-radius: 4px; scroll-margin-top: 4em }
-.editor .cm-editor { height: 100% }
 .all > .bar { position: sticky; top: var(--kv-bar-top, 0); bottom: 0; z-index: 1; margin: 0; padding: .5em 0; background: var(--bg) }
 .bar > :disabled { display: none }
 :host([running]) .file { display: none } /* Stop takes its place, so that a phone's row stays one row */
@@ -768,18 +731,6 @@ const STYLE = `${LOOK}
 .below { min-height: var(--kv-result-height, 24em); overflow-y: auto; overscroll-behavior: contain; scroll-margin-top: 7em }
 :host([ran]) .below { min-height: var(--kv-result-height, calc(100svh - 7.5em)) }
 .result:not(:empty) ~ .keys:not(.lost) { display: none }
-.editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
-.editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
-.editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
-.editor .cm-editor .cm-activeLine, .editor .cm-editor .cm-activeLineGutter { background: light-dark(#1c4f9c0d, #9cc2ff12) }
-.editor .cm-editor .cm-content { caret-color: var(--fg) }
-.editor .folded { margin-left: 1ch; padding: 0 .6em; font-size: 12.5px }
-.editor .cm-editor .cm-cursor { border-left-color: var(--fg) }
-.editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
-.editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
-.editor .cm-editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
-textarea { display: block; box-sizing: border-box; width: 100%; height: 100%; border: 0; padding: .5em;
-  font: 13.5px/1.5 var(--mono); color: inherit; background: var(--bg); white-space: pre; tab-size: 4 }
 .keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }

@@ -1,5 +1,5 @@
 // Python and the course, in a Web Worker: whatever the learner's code does, the page stays alive. The worker's name is
-// that of the Python file that answers: lab_page, which brings pytest, puzzle_page, plan_page, play_page or finale_page.
+// that of the Python file that answers: lab_page, which brings pytest, puzzle_page, plan_page, play_page, finale_page or challenge_page.
 //
 // Takes {type: "run", lab, text} and {type: "tell", test, lang}, {type: "look", name, calls} or {type: "ask", asked}; answers with
 // {type: "loading", loaded, all} in bytes, {type: "progress", words}, {type: "ready"}, {type: "begins", test}, {type: "ended", test, state},
@@ -9,7 +9,7 @@ import { loadPyodide } from "./pyodide.mjs";
 /** @type {Record<string, number>} bytes of each packed file; pack_labs.mjs writes them here */
 const SIZES = {};
 const HERE = new URL("./", import.meta.url).href;
-const ARCHIVES = ["course.zip.xz", ["lab_page", "finale_page"].includes(self.name) ? "tests.zip.xz" : "pages.zip.xz"];
+const ARCHIVES = ["course.zip.xz", ["lab_page", "finale_page", "challenge_page"].includes(self.name) ? "tests.zip.xz" : "pages.zip.xz"];
 const FIRST = ["pyodide.asm.wasm.packed", "stdlib.zip", ...ARCHIVES];
 
 const began = performance.now();
