@@ -17,7 +17,7 @@ from mini_kv_book.places import ROOT
 from mini_kv_book.runs import FenceError
 
 LAB = "lab-17"
-COMMAND = "mini-kv verify --challenge -- python answer.py"
+COMMAND = "mini-kv verify --challenge answer.py"
 
 
 @cache

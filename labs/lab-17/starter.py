@@ -5,19 +5,12 @@ Run it from the repository's root:
     LAB_IMPL=starter pytest labs/lab-17
     $env:LAB_IMPL="starter"; pytest labs/lab-17                (Windows, PowerShell)
 
-    mini-kv verify --challenge -- python labs/lab-17/starter.py        the board: a square per scenario
+    mini-kv verify --challenge labs/lab-17/starter.py          the board: a square per scenario
 """
 
-import json
-import sys
 from typing import Any
 
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Return the reply to one message of the protocol."""
     return {"skip": "not built yet"}
-
-
-if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)

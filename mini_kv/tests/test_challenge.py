@@ -131,7 +131,7 @@ def test_the_solution_in_c_builds_without_a_warning_and_is_green(tmp_path: Path)
 
 
 def test_an_empty_file_has_hollow_squares(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--challenge", "--", sys.executable, str(LAB / "starter.py")]) == 0
+    assert main(["verify", "--challenge", str(LAB / "starter.py")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "  cold         ........              0 of 8"
     assert lines[-1] == "  . 73 times: not built yet"
@@ -194,7 +194,7 @@ def test_what_is_hidden_is_not_green() -> None:
 def test_the_board_names_the_sentence_and_draws_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = PYTHON.read_text(encoding="utf-8").replace("useless + self.free + [", "self.free + useless + [")
     (tmp_path / "faulty.py").write_text(text, encoding="utf-8")
-    assert main(["verify", "--challenge", "--only", "cold", "--", sys.executable, str(tmp_path / "faulty.py")]) == 1
+    assert main(["verify", "--challenge", "--only", "cold", str(tmp_path / "faulty.py")]) == 1
     assert capsys.readouterr().out.splitlines() == snapshot(
         [
             "The contract of vLLM 0.33.0        # equal   x different   . not built",
@@ -248,6 +248,15 @@ def test_a_list_of_hashes_of_another_length_is_an_error_of_form() -> None:
     assert (outcome.reason, sentence_of(outcome)) == ("`hashes` has 9 entries, and the pool has 10 blocks", 0)
 
 
+def test_a_file_without_the_function_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.py").write_text("print('hello')\n", encoding="utf-8")
+    assert main(["verify", "--only", "cold", str(tmp_path / "other.py")]) == 1
+    assert "the reply is not JSON: hello" in capsys.readouterr().out
+    (tmp_path / "other.py").write_text("x = 1\n", encoding="utf-8")
+    assert main(["verify", "--only", "cold", str(tmp_path / "other.py")]) == 1
+    assert "other.py has no function `answer`" in capsys.readouterr().out
+
+
 def test_state_before_is_what_both_sides_agree_on() -> None:
     text = PYTHON.read_text(encoding="utf-8").replace("useless + self.free + [", "self.free + useless + [")
     before = state_before(first_difference(Called(answer_of(text))))
@@ -261,7 +270,7 @@ def test_a_badge_has_the_topics_that_are_all_green(tmp_path: Path, capsys: pytes
     text = PYTHON.read_text(encoding="utf-8").replace("blocks[0] for blocks", "blocks[-1] for blocks")
     (tmp_path / "newest.py").write_text(text, encoding="utf-8")
     file = tmp_path / "badge.svg"
-    argv = ["verify", "--challenge", "--badge", str(file), "--", sys.executable, str(tmp_path / "newest.py")]
+    argv = ["verify", "--challenge", "--badge", str(file), str(tmp_path / "newest.py")]
     assert main(argv) == 1
     title = re.search("<title>(.*)</title>", file.read_text(encoding="utf-8"))
     assert title is not None
@@ -270,14 +279,14 @@ def test_a_badge_has_the_topics_that_are_all_green(tmp_path: Path, capsys: pytes
 
 def test_without_a_green_topic_there_is_no_badge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "badge.svg"
-    argv = ["verify", "--challenge", "--badge", str(file), "--", sys.executable, str(LAB / "starter.py")]
+    argv = ["verify", "--challenge", "--badge", str(file), str(LAB / "starter.py")]
     assert main(argv) == 1
     assert capsys.readouterr().err == "mini-kv verify: no topic of lab-17 is equal, so there is no badge\n"
     assert not file.exists()
 
 
 def test_a_badge_that_cannot_be_written_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["verify", "--only", "refusal", "--badge", "/no/such/folder/b.svg", "--", sys.executable, str(PYTHON)]
+    argv = ["verify", "--only", "refusal", "--badge", "/no/such/folder/b.svg", str(PYTHON)]
     assert main(argv) == 2
     assert capsys.readouterr().err == snapshot(
         "mini-kv verify: '/no/such/folder/b.svg' cannot be written: No such file or directory\n"

@@ -58,7 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the scenarios, and play none")
     parser.add_argument("--json", action="store_true", help="print the outcome of each scenario as a line of JSON")
-    parser.add_argument("program", nargs="*", metavar="COMMAND", help="the program and its arguments, after --")
+    parser.add_argument(
+        "program",
+        nargs="*",
+        metavar="COMMAND",
+        help="the program and its arguments, after --; or FILE.py, which has a function `answer`",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         outcomes: list[Outcome] = []
         with ProgressLine(sys.stderr, "starting the program") as progress:
             progress.total = len(chosen)
-            played = _noted(_played(chosen, args.program, args.timeout), outcomes, progress)
+            played = _noted(_played(chosen, _command(args.program), args.timeout), outcomes, progress)
             for line in _lines(args, played, variant):
                 progress.print(line)  # as it comes: a slow program takes minutes
         if args.badge is not None:
@@ -91,6 +96,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
     return _status(outcomes)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the program's command. A file of Python alone is one with a function `answer`."""
+    if len(words) == 1 and words[0].endswith(".py"):
+        return [sys.executable, "-m", "mini_kv.verify.adapter", *words]
+    return list(words)
 
 
 def _lines(args: argparse.Namespace, played: Iterator[Outcome], variant: Variant) -> Iterator[str]:
@@ -177,7 +189,7 @@ def _played(chosen: Sequence[Recorded], command: Sequence[str], timeout_s: float
 
 def _one(recorded: Recorded, args: argparse.Namespace) -> int:
     """Play one scenario and print every line."""
-    with Piped(args.program, args.timeout) as program:
+    with Piped(_command(args.program), args.timeout) as program:
         outcome = play(recorded, program)
     print("\n".join(program.dialogue))
     print()

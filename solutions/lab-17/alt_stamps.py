@@ -4,8 +4,6 @@ Free blocks are sorted by a stamp of the moment at which they became free: one t
 all others. Of two blocks with one hash the one with the lower stamp of caching is found. Slow, and short.
 """
 
-import json
-import sys
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
@@ -169,8 +167,3 @@ def shown(result: dict[str, Any]) -> dict[str, Any]:
     }
     hashes = [None if block.content is None else str(block.content) for block in pool.blocks]
     return {"result": result, "tables": names, "free": [block.number for block in pool.free()], "hashes": hashes}
-
-
-if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)

@@ -4,8 +4,6 @@ A node is a block's content: its tokens, below the node of the block before it. 
 shown as its hash. The free blocks are the keys of an `OrderedDict`, from which any block can be removed at once.
 """
 
-import json
-import sys
 from collections import OrderedDict
 from itertools import count
 from typing import Any
@@ -162,6 +160,14 @@ class Cache:
             self.free.move_to_end(block, last=False)
 
 
+CALLS = {
+    "start": Cache.start,
+    "new": Cache.new,
+    "lookup": Cache.lookup,
+    "allocate": Cache.allocate,
+    "append": Cache.append,
+    "free": Cache.free_request,
+}
 cache: Cache
 
 
@@ -173,15 +179,9 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
         if not {"caching off", "salts", "adapters", "windows", "groups"}.issuperset(message["settings"]["needs"]):
             return {"skip": "not built"}
         cache = Cache(message["settings"])
-    do = {"free": "free_request"}.get(call, call)
-    if do not in ("start", "new", "lookup", "allocate", "append", "free_request"):
+    if call not in CALLS:
         return {"skip": "not built"}
-    result = getattr(cache, do)(message)
+    result = CALLS[call](cache, message)
     tables = {name: [group.tables[name] for group in cache.groups] for name in cache.requests}
     hashes = [None if node is None else str(node.number) for node in cache.node_of]
     return {"result": result, "tables": tables, "free": [*cache.free], "hashes": hashes}
-
-
-if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)

@@ -4,7 +4,6 @@ In reading order: the hashes of a request, the lookup, the allocation, freeing, 
 """
 
 import json
-import sys
 from math import ceil
 from typing import Any
 
@@ -159,8 +158,3 @@ def reply(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with all that can be seen."""
     tables = {name: request["tables"] for name, request in cache.requests.items()}
     return {"result": result, "tables": tables, "free": cache.free, "hashes": cache.hashes}
-
-
-if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)

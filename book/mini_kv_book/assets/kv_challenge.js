@@ -9,8 +9,8 @@ import { EDITOR, openEditor } from "./kv_text.js";
 
 /** `key`: where the text is kept in this browser. Python's is the text of lab-17's page. */
 const LANGUAGES = {
-  python: { name: "Python", key: "kv-lab:lab-17", command: "python answer.py" },
-  javascript: { name: "JavaScript", key: "kv-challenge", command: "node answer.js" },
+  python: { name: "Python", key: "kv-lab:lab-17", command: "answer.py" },
+  javascript: { name: "JavaScript", key: "kv-challenge", command: "-- node answer.js" },
 };
 const SIGNS = { "#": ["\u2713", "equal"], x: ["\u2717", "different"], ".": ["", "not equal yet"] };
 
@@ -204,7 +204,7 @@ class KvChallenge extends HTMLElement {
   }
 
   #done() {
-    const command = `mini-kv verify --challenge --badge equal.svg -- ${LANGUAGES[this.#language].command}`;
+    const command = `mini-kv verify --challenge --badge equal.svg ${LANGUAGES[this.#language].command}`;
     const words = "All six topics are green: your cache answers as the contract says, call by call. Save your file, and get its badge:";
     return [make("p", { class: "done" }, words), make("pre", { tabindex: "0" }, command)];
   }

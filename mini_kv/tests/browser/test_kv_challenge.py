@@ -99,7 +99,7 @@ def test_the_solution_makes_all_squares_green_and_the_labs_page_has_its_text(sho
     page = show()
     assert set(play(page, solution())) == {"#"}
     assert "All six topics are green" in below(page)
-    assert "mini-kv verify --challenge --badge equal.svg -- python answer.py" in below(page)
+    assert "mini-kv verify --challenge --badge equal.svg answer.py" in below(page)
     kept = page.evaluate("() => JSON.parse(localStorage.getItem('kv-lab:lab-17')).text")
     assert kept == solution()
 
@@ -195,7 +195,7 @@ def test_from_opening_the_page_to_the_first_red_square(site, serve, open_page, r
 
 def test_without_python_the_page_says_how_to_play_it_in_a_terminal(site, serve, open_page):
     page = open_page(f"{serve(site)}/bare.html")
-    assert "mini-kv verify --challenge -- python answer.py" in page.locator("kv-challenge").inner_text()
+    assert "mini-kv verify --challenge answer.py" in page.locator("kv-challenge").inner_text()
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -254,6 +254,7 @@ def test_every_part_that_is_not_asked_for_has_its_reason(capsys, tmp_path):
         "lab-14 release",
         "lab-14 promote",
         "lab-14 crossover",
+        "lab-17 answer",
     ]
     assert table["lab-12 group_layers"][1] == "not needed by this model: no layer has a window (add --windows)"
 
