@@ -361,7 +361,7 @@ def test_the_tests_that_grade_a_class_follow_its_contract(tmp_path: Path) -> Non
     root = tmp_path / "course"
     shutil.copytree(LAB, root / "labs" / "lab-17", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "book").mkdir()
-    settings = 'address = "https://github.com/OWNER/mini_kv"\nchallenge = 41\n'
+    settings = 'address = "https://example.org/kv/mini_kv"\nchallenge = 41\n'
     (root / "book" / "course.toml").write_text(settings, encoding="utf-8")
     for file in ("conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / file, root / file)
