@@ -206,8 +206,8 @@ $(VENV)/.notebooks: $(VENV)/.torch
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 $(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
 $(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/course.toml $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
-  mini_kv/core/*.py mini_kv/core/*/*.py mini_kv/policy/*.py mini_kv/events/*.py mini_kv/viz/*.py mini_kv/viz/languages/* mini_kv/course/*.py \
-  mini_kv/course/*/*.py mini_kv/verify/*.py mini_kv/verify/*/* labs/lab-*/*)
+  mini_kv/core/*.py mini_kv/core/*/*.py mini_kv/policy/*.py mini_kv/story/*.py mini_kv/story/languages/* mini_kv/course/*.py \
+  mini_kv/course/*/*.py mini_kv/course/verify/*/* labs/lab-*/*)
 $(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
 
 ifndef HAVE_LOCK

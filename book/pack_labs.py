@@ -34,7 +34,6 @@ _OF_ALL = (
     "interrupts",
     "messages",
     "progress_line",
-    "strict_json",
     "typed_numbers",
     "course/__init__",
     "labkit/__init__",
@@ -42,24 +41,34 @@ _OF_ALL = (
 )
 PARTS = ("conftest.py", "pyproject.toml", *(f"mini_kv/{name}.py" for name in _OF_ALL))
 _OF_COURSE = ("labkit", "given", "finale", "questions", "commands")
-PACKAGES = ("core", "policy", "events", "viz", *(f"course/{name}" for name in _OF_COURSE), "planning")
-_OF_PLAY = ("course/lessons/__init__", "course/lessons/play", "serve/__init__", "serve/live_story")
+PACKAGES = ("core", "policy", "story", *(f"course/{name}" for name in _OF_COURSE), "tools/planning")
+_OF_PLAY = (
+    "course/lessons/__init__",
+    "course/lessons/play",
+    "tools/__init__",
+    "tools/serve/__init__",
+    "tools/serve/live_story",
+)
 _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
 """Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
 _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 """Modules that the page "The finale" imports for lab-14."""
-_OF_CHALLENGE = ("verify/*.py", "verify/adapters/__init__.py", "verify/adapters/mini_kv_manager.py")
-_OF_CHALLENGE += ("verify/adapters/specs.py", "verify/scenarios/scenarios.toml")
-_OF_CHALLENGE += ("verify/scenarios/scenarios-[!s]*.toml", "verify/scenarios/vllm-*-manager.json")
+_OF_CHALLENGE = (
+    "course/verify/*.py",
+    "course/verify/adapters/__init__.py",
+    "course/verify/adapters/mini_kv_manager.py",
+)
+_OF_CHALLENGE += ("course/verify/adapters/specs.py", "course/verify/scenarios/scenarios.toml")
+_OF_CHALLENGE += ("course/verify/scenarios/scenarios-[!s]*.toml", "course/verify/scenarios/vllm-*-manager.json")
 """Files that lab-17 and the page "Write a KV cache in an evening" read. Those of the scheduler are not among them."""
 MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("README.md", "lab.toml", "test_lab.py", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_TESTS = re.compile(
-    rf"packages/|labs/|mini_kv/(verify|course/({'|'.join(_OF_COURSE)}))/|book/|conftest\.py"
+    rf"packages/|labs/|mini_kv/course/(verify|{'|'.join(_OF_COURSE)})/|book/|conftest\.py"
     r"|(__pycache__/)?(lab|finale|challenge)_page\."
 )
-_OF_PAGES = re.compile(r"mini_kv/(traces|planning|course/lessons|serve|engine)/|(__pycache__/)?\w+_page\.")
+_OF_PAGES = re.compile(r"mini_kv/(tools|course/lessons|engine)/|(__pycache__/)?\w+_page\.")
 Files = dict[str, bytes]
 
 
@@ -68,19 +77,19 @@ def course() -> Files:
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
         paths += (_REPO / "mini_kv" / package).rglob("*.py")
-    paths += [path for path in (_REPO / "mini_kv/traces").rglob("*.py") if path.parent.name != "commands"]
-    paths += [_REPO / f"mini_kv/traces/commands/{name}.py" for name in ("__init__", "why_command")]
-    paths += _REPO.glob("mini_kv/traces/session-*.jsonl")
+    paths += [path for path in (_REPO / "mini_kv/tools/traces").rglob("*.py") if path.parent.name != "commands"]
+    paths += [_REPO / f"mini_kv/tools/traces/commands/{name}.py" for name in ("__init__", "why_command")]
+    paths += _REPO.glob("mini_kv/tools/traces/session-*.jsonl")
     paths += [
         _REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *_OF_FINALE, *(f"engine/{name}" for name in _OF_ENGINE))
     ]
     paths += [_REPO / f"mini_kv/engine/{model}/{name}.json" for model in MODELS for name in ("config", "tokenizer")]
-    paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
-    paths += _REPO.glob("mini_kv/events/*.json")
-    paths += _REPO.glob("mini_kv/planning/*.toml")
-    paths += [path for pattern in _OF_CHALLENGE for path in (_REPO / "mini_kv").glob(pattern)]
+    paths += _REPO.glob("mini_kv/story/puzzles/*.toml")
+    paths += _REPO.glob("mini_kv/story/*.json")
+    paths += _REPO.glob("mini_kv/tools/planning/*.toml")
+    paths += [path for pattern in _OF_CHALLENGE for path in (_REPO / "mini_kv/course/verify").glob(pattern)]
     paths += _REPO.glob("book/course.toml")
-    paths += _REPO.glob("mini_kv/viz/languages/*.json")
+    paths += _REPO.glob("mini_kv/story/languages/*.json")
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]
     files = {str(path.relative_to(_REPO)): path.read_bytes() for path in paths}

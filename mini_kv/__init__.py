@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import RequestOutput
     from mini_kv.engine.sampling import SamplingParams
-    from mini_kv.events.debug import DebugKVCacheManager
+    from mini_kv.story.debug import DebugKVCacheManager
 
 __version__ = "0.2.0"
 
@@ -69,7 +69,7 @@ _HOMES = {
     "core.block": ("KVCacheBlock",),
     "core.block_hash": ("hash_block_tokens",),
     "core.block_pool": ("BlockPool",),
-    "events.debug": ("DebugKVCacheManager",),
+    "story.debug": ("DebugKVCacheManager",),
     "core.errors": ("ConfigError", "KVCacheError"),
     "core.free_queue": ("FreeKVCacheBlockQueue",),
     "core.invariants": ("check_invariants",),

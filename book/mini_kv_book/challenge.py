@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from mini_kv.course.given.challenge import Variant, draw
-from mini_kv.verify.challenge import squares
-from mini_kv.verify.compare import CORE
+from mini_kv.course.verify.challenge import squares
+from mini_kv.course.verify.compare import CORE
 from mini_kv_book.course import closed_sentence, course
 from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence

@@ -6,9 +6,9 @@ that is not there any more. So counting the calls that name one is counting thos
 
 from collections.abc import Sequence
 
-from mini_kv.verify import manager, scheduler
-from mini_kv.verify.deviations import UPSTREAM
-from mini_kv.verify.language import Scenario
+from mini_kv.course.verify import manager, scheduler
+from mini_kv.course.verify.deviations import UPSTREAM
+from mini_kv.course.verify.language import Scenario
 
 PARTS = {"KVCacheManager": manager.load_scenarios, "Scheduler": scheduler.load_scenarios}
 """What was recorded, and its scenarios."""

@@ -2,7 +2,7 @@
 
     <!-- table drafts -->
 
-shows book/data/drafts.json: `python -m mini_kv.bench.draft_acceptance --json book/data/drafts.json`.
+shows book/data/drafts.json: `python -m mini_kv.dev.draft_acceptance --json book/data/drafts.json`.
 """
 
 import json

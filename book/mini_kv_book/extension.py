@@ -15,7 +15,7 @@ from markdown.treeprocessors import Treeprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.course.lessons import instrument
-from mini_kv.viz.figure import script
+from mini_kv.story.figure import script
 from mini_kv_book.bench import arranged, nothing_to_install, section, with_contract
 from mini_kv_book.challenge import LAB, variant
 from mini_kv_book.course import closed_sentence

@@ -32,9 +32,9 @@ from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
 from mini_kv.course.lessons.instrument import STYLE
-from mini_kv.events.scenario import ScenarioError, load_scenario
-from mini_kv.viz.figure import beside, fragment, story_data
-from mini_kv.viz.still import svg
+from mini_kv.story.figure import beside, fragment, story_data
+from mini_kv.story.scenario import ScenarioError, load_scenario
+from mini_kv.story.still import svg
 from mini_kv_book.kept import Cells, result_of, uses_stored
 from mini_kv_book.links import link_to
 from mini_kv_book.narrow import narrow

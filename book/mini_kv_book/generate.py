@@ -18,7 +18,7 @@ from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
 
-PACKAGES = ("core", "events", "viz", "attention", "engine", "course/lessons", "training")
+PACKAGES = ("core", "story", "attention", "engine", "course/lessons", "dev/training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
 LIST_OF_LABS = ROOT / "labs" / "README.md"
 PARTS = {

@@ -5,7 +5,7 @@
 
 The first shows the launches for compute capability 9.0. Recorded in book/data/kernels.json by
 `python -m mini_kv.tests.attention.compiled --write`; a test compiles some of them again, `make audit` all.
-The second shows book/data/gpu-h200.json, or another card's: `python -m mini_kv.bench.attention --json FILE` wrote it
+The second shows book/data/gpu-h200.json, or another card's: `python -m mini_kv.dev.attention --json FILE` wrote it
 beside that GPU.
 """
 
@@ -57,7 +57,7 @@ OTHERS = {
     "flashinfer": "FlashInfer",
     "vllm": "vLLM's Triton kernel",
 }
-"""The peers of `mini_kv.bench.attention.gpu_peers`, as the table's head names them."""
+"""The peers of `mini_kv.dev.attention.gpu_peers`, as the table's head names them."""
 
 
 def measured_as_markdown(card: str) -> str:

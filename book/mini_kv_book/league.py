@@ -10,7 +10,7 @@ the table, with its command and the digest of the trace.
 import json
 from typing import Any
 
-from mini_kv.traces.league import BELADY
+from mini_kv.tools.traces.league import BELADY
 from mini_kv_book.places import ROOT
 
 DATA = ROOT / "book" / "data"

@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from mini_kv.core.kv_cache_planning import CACHE_DTYPES
-from mini_kv.planning.cost import CARDS
-from mini_kv.planning.models import load_model, model_names
-from mini_kv.planning.states import GDN_PREFILL_BACKENDS
+from mini_kv.tools.planning.cost import CARDS
+from mini_kv.tools.planning.models import load_model, model_names
+from mini_kv.tools.planning.states import GDN_PREFILL_BACKENDS
 from mini_kv_book.assets import plan_page
 from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence

@@ -10,10 +10,10 @@ from html import escape
 from typing import Any
 
 from mini_kv.course.commands.puzzle_command import call_count, prompt_lines
-from mini_kv.events.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
-from mini_kv.viz.figure import puzzle_data
-from mini_kv.viz.still import svg
-from mini_kv.viz.text import LEGEND
+from mini_kv.story.figure import puzzle_data
+from mini_kv.story.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
+from mini_kv.story.still import svg
+from mini_kv.story.text import LEGEND
 from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence
 from mini_kv_book.lab import inert, megabytes

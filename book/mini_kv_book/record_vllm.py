@@ -7,7 +7,7 @@ and vLLM needs no dependencies. From the top folder:
     PYTHONPATH=book python -m mini_kv_book.record_vllm /tmp/vllm/vllm
 
 Only names, the defaults of the settings, and the lines of a few functions are recorded: no text, no code. The lines are
-for the links of `mini_kv.events.vllm_source`, which are in a file beside it, since `mini_kv` reads nothing of the book.
+for the links of `mini_kv.story.vllm_source`, which are in a file beside it, since `mini_kv` reads nothing of the book.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mini_kv.events.vllm_source import VERSION, all_places, event_symbols
+from mini_kv.story.vllm_source import VERSION, all_places, event_symbols
 
 RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
 LINES = Path(__file__).parents[2] / "mini_kv" / "events" / "vllm_source.json"

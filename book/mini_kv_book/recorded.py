@@ -3,7 +3,7 @@
     <!-- table recorded cpu cache small -->
 
 shows the part `cache`, model `small`, of book/data/generate-cpu.json. That file is the output of
-`python -m mini_kv.bench.generate --json FILE`. Results that a page can compute are computed at the build. Only
+`python -m mini_kv.dev.generate --json FILE`. Results that a page can compute are computed at the build. Only
 measured times are here.
 """
 

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl
 
 from mini_kv.course.lessons.play import Levers
 from mini_kv.course.lessons.trusted import plain
-from mini_kv.events.scenario import load_scenario
-from mini_kv.viz.figure import played_data, story_data
+from mini_kv.story.figure import played_data, story_data
+from mini_kv.story.scenario import load_scenario
 from mini_kv_book.assets.play_page import BOXES, problem
 from mini_kv_book.places import ROOT
 

@@ -2,7 +2,7 @@
 
     <!-- table tiers -->
 
-shows book/data/tiers.json: `python -m mini_kv.bench.tiers --server ADDRESS --json book/data/tiers.json`.
+shows book/data/tiers.json: `python -m mini_kv.dev.tiers --server ADDRESS --json book/data/tiers.json`.
 """
 
 import json

@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping
 
-from mini_kv.events.vllm_source import CAUSES, EVENTS, Place
+from mini_kv.story.vllm_source import CAUSES, EVENTS, Place
 
 
 def as_markdown(which: str) -> str:

@@ -21,10 +21,10 @@ from typing import Any
 
 from mini_kv.course.finale.divergence_demo import engines_story
 from mini_kv.course.lessons.tiers_in_letters import story
-from mini_kv.events.scenario import Scenario, ScenarioPlayer, load_scenario, scenario_from
-from mini_kv.viz.figure import key_step, played_data, story_data
-from mini_kv.viz.still import svg
-from mini_kv.viz.story_json import Data
+from mini_kv.story.figure import key_step, played_data, story_data
+from mini_kv.story.scenario import Scenario, ScenarioPlayer, load_scenario, scenario_from
+from mini_kv.story.still import svg
+from mini_kv.story.story_json import Data
 from mini_kv_book.places import ROOT
 from mini_kv_book.runs import last_value, run_python
 

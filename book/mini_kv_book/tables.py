@@ -14,7 +14,7 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
-from mini_kv.verify import deviations
+from mini_kv.course.verify import deviations
 from mini_kv_book import (
     conformance,
     course,

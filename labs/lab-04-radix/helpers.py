@@ -6,9 +6,9 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.course.given.small_tree import SmallNode, SmallTree
 from mini_kv.course.labkit.fixture import InWords, LabUnderTest
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 Nodes = Sequence[tuple[str, str, Sequence[Sequence[int]]]]
 """Nodes by hand: the tokens above, those of the run, and the ids of each block. Tokens are letters."""

@@ -29,7 +29,7 @@ from mini_kv.course.labkit.lives import (
     table,
 )
 from mini_kv.course.labkit.naive import NaiveCache
-from mini_kv.events.debug import manager_state
+from mini_kv.story.debug import manager_state
 
 NEED = "KVCacheManager.get_num_blocks_to_allocate"
 ALLOCATE = "KVCacheManager.allocate_slots"

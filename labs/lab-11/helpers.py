@@ -19,8 +19,8 @@ from mini_kv.core.sched.step import Step as StepUnderWay
 from mini_kv.course import LabTodo
 from mini_kv.course.given.slot_worker import RememberingWorker
 from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.events.step_loop import SampledTokens, run_step
 from mini_kv.policy.admission_strategies import ReservedBlocks
+from mini_kv.story.step_loop import SampledTokens, run_step
 
 SCHEDULE, PREEMPT, UPDATE = METHODS = ("schedule", "_preempt_request", "update_from_output")
 

@@ -44,4 +44,4 @@ class KVCacheBlock:
 
 
 BlockFactory: TypeAlias = Callable[[int], KVCacheBlock]
-"""Returns a new block with the given id. `mini_kv.events` passes a factory whose blocks report their changes."""
+"""Returns a new block with the given id. `mini_kv.story` passes a factory whose blocks report their changes."""

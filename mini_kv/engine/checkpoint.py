@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.strict_json import read_object
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.engine.weights_file import TensorHeader, check_finite, read_header
-from mini_kv.strict_json import read_object
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 

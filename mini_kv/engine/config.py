@@ -24,7 +24,7 @@ NOT_HERE = {
     "structured_outputs_config": "the engine has no grammars that restrict the next token",
     "limit_mm_per_prompt": "prompts are text",
     "compilation_config": "nothing is compiled or captured ahead",
-    "kv_events_config": "an engine takes a publisher: mini_kv.serve.kv_events_publisher; generate has --kv-events",
+    "kv_events_config": "an engine takes a publisher: tools.serve.kv_events_publisher; generate has --kv-events",
     "kv_transfer_config": "kv_tiers moves blocks to memory, disk or a server, but not to another engine",
     "async_scheduling": "a step is planned when the one before is done",
     "enforce_eager": "nothing is captured, so every step is eager",

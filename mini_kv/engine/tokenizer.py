@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mini_kv.core.strict_json import read_object
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.hf.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
-from mini_kv.strict_json import read_object
 
 MAX_TOKENIZER_BYTES = 64 << 20
 """Bytes of the largest file that is read. Gemma 3's, with 262,144 tokens, has 33 MB."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from mini_kv.core.strict_json import check_file
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.strict_json import check_file
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights, by their names in the file. Dtypes of 8 bits or fewer are left out: they need scales."""

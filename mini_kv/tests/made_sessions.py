@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mini_kv.traces.seen import common_length
-from mini_kv.traces.sessions.formats import example_path
+from mini_kv.tools.traces.seen import common_length
+from mini_kv.tools.traces.sessions.formats import example_path
 
 HEAD = 3000
 """Tokens of the made-up system prompt and tools, which no file has."""

@@ -31,10 +31,10 @@ from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.course.verify.adapters.specs import spec_of
+from mini_kv.story.debug import DebugKVCacheManager
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
-from mini_kv.verify.adapters.specs import spec_of
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""

@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 from mini_kv.core.request import Request
+from mini_kv.story.figure import spans_data
 from mini_kv.tests.traced_run import traced_kv
-from mini_kv.viz.figure import spans_data
 
 
 def crowded_run(num_blocks: int, block_size: int = 16, num_steps: int = 60) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import mini_kv.traces
+import mini_kv.tools.traces
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -14,14 +14,14 @@ from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.step_loop import run_step
 from mini_kv.policy.admission_strategies import Greedy, Hysteresis, ReservedBlocks, Strategy, strategies
+from mini_kv.story.step_loop import run_step
 from mini_kv.tests.scheduler_driver import run
 from mini_kv.tests.scheduler_matrix import Config
-from mini_kv.traces.clock import ClockReport, arrival_times, compare_strategies, replay_with_clock
-from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
+from mini_kv.tools.traces.clock import ClockReport, arrival_times, compare_strategies, replay_with_clock
+from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
 
-TRACE = Path(mini_kv.traces.__file__).with_name("small.jsonl")
+TRACE = Path(mini_kv.tools.traces.__file__).with_name("small.jsonl")
 
 
 def admitted(

@@ -6,8 +6,8 @@ from statistics import median, quantiles
 
 import pytest
 
-from mini_kv.traces.agent_sessions import SIXTEENTH, agent_sessions
-from mini_kv.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.agent_sessions import SIXTEENTH, agent_sessions
+from mini_kv.tools.traces.readers.token_request import TokenRequest
 
 
 @pytest.fixture(scope="module")

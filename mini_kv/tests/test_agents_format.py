@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.traces.prompt_hashes import as_hashes
-from mini_kv.traces.readers.formats import read_requests
-from mini_kv.traces.readers.mooncake import TraceError, TraceRequest, name_blocks
-from mini_kv.traces.replay import replay
+from mini_kv.tools.traces.prompt_hashes import as_hashes
+from mini_kv.tools.traces.readers.formats import read_requests
+from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest, name_blocks
+from mini_kv.tools.traces.replay import replay
 
 SUBAGENT: dict[str, Any] = {
     "t": 9.5,

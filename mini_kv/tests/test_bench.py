@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from mini_kv.bench.__main__ import main, measure, prepare
-from mini_kv.bench.bookkeeping import QUICK, Figure, Sizes, Target, tokens
-from mini_kv.bench.measure import Spread, Stopwatch, spread, take_turns
-from mini_kv.bench.peers import Cache, MiniKV, NoSuchWorkError, PeerError, make_peer
-from mini_kv.bench.report import Result
-from mini_kv.bench.rows import all_rows
 from mini_kv.core.request import Request
+from mini_kv.dev.__main__ import main, measure, prepare
+from mini_kv.dev.bookkeeping import QUICK, Figure, Sizes, Target, tokens
+from mini_kv.dev.measure import Spread, Stopwatch, spread, take_turns
+from mini_kv.dev.peers import Cache, MiniKV, NoSuchWorkError, PeerError, make_peer
+from mini_kv.dev.report import Result
+from mini_kv.dev.rows import all_rows
 
 GROWTH = ["growth-pool", "growth-prompt", "growth-requests", "growth-groups"]
 ROWS = [

@@ -26,8 +26,8 @@ import mini_kv
 from mini_kv.course.given.challenge import PUBLIC, draw
 from mini_kv.course.grading.solution_leaks import bare, bodies
 from mini_kv.course.labkit.course_settings import load_course
-from mini_kv.events.puzzle import puzzle_names
-from mini_kv.events.scenario import ScenarioError, load_scenario
+from mini_kv.story.puzzle import puzzle_names
+from mini_kv.story.scenario import ScenarioError, load_scenario
 
 
 def wrong_still(name: str, step: str) -> str:
@@ -303,10 +303,10 @@ def test_a_symbol_is_shown_with_its_decorators_and_without_an_import():
     method = source_of("mini_kv.core.block_pool.BlockPool.touch")
     assert method.path == "mini_kv/core/block_pool.py"
     assert method.text.splitlines()[0].startswith("def touch(self, ")
-    assert source_of("mini_kv.events.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
+    assert source_of("mini_kv.story.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
     inherited = source_of("mini_kv.core.single_type_kv_cache_manager.FullAttentionManager.free")
     assert inherited == source_of("mini_kv.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.free")
-    assert source_of("mini_kv.viz.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'
+    assert source_of("mini_kv.story.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'
 
 
 def test_a_function_in_wgsl_is_shown_with_its_comments_and_attributes():

@@ -20,12 +20,12 @@ from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.grading.copies import fresh_copy
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import load_lab
-from mini_kv.verify.challenge import badge, green_topics, sign, squares
-from mini_kv.verify.compare import CORE, EXTRAS, Outcome, Verdict, play
-from mini_kv.verify.diagnosis import sentence_of, state_before
-from mini_kv.verify.likeness import FaultAdapter
-from mini_kv.verify.program import Called, Message, Piped, Program
-from mini_kv.verify.variant import VariantAdapter
+from mini_kv.course.verify.challenge import badge, green_topics, sign, squares
+from mini_kv.course.verify.compare import CORE, EXTRAS, Outcome, Verdict, play
+from mini_kv.course.verify.diagnosis import sentence_of, state_before
+from mini_kv.course.verify.likeness import FaultAdapter
+from mini_kv.course.verify.program import Called, Message, Piped, Program
+from mini_kv.course.verify.variant import VariantAdapter
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "labs" / "lab-17"

@@ -17,11 +17,11 @@ import pytest
 from mini_kv import __version__
 from mini_kv.cli import VERBS, main
 from mini_kv.course.labkit.course_settings import PLACEHOLDER
-from mini_kv.events.events_file import EventsHeader, load_events
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.messages import shown
-from mini_kv.viz.figure import page, story_data
-from mini_kv.viz.terminal import play_in_terminal, play_spans
+from mini_kv.story.events_file import EventsHeader, load_events
+from mini_kv.story.figure import page, story_data
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario, scenario_names
+from mini_kv.story.terminal import play_in_terminal, play_spans
 
 ROOT = Path(__file__).resolve().parents[2]
 

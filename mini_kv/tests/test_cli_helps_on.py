@@ -16,10 +16,10 @@ import pytest
 from mini_kv.cli import main
 from mini_kv.course.commands.doctor_command import EXTRAS, UNTRIED_TORCH, check_torch, doctor_lines
 from mini_kv.course.labkit.lab import load_lab
-from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.installer import pip
+from mini_kv.story.figure import page, spans_data
+from mini_kv.story.scenario import load_scenario, scenario_names
 from mini_kv.tests.throwaway_lab import LAB_TOML
-from mini_kv.viz.figure import page, spans_data
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;"

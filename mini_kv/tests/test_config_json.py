@@ -17,8 +17,8 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
-from mini_kv.planning.flags import Flags
-from mini_kv.planning.models import load_model
+from mini_kv.tools.planning.flags import Flags
+from mini_kv.tools.planning.models import load_model
 
 PUBLIC = json.loads(Path(__file__).with_name("public_configs.json").read_text(encoding="utf-8"))
 """Published shapes, each with the layers that the model's own card or code has."""

@@ -14,7 +14,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.story.debug import DebugKVCacheManager
 
 
 def make_kv(num_blocks: int = 12) -> KVCacheManager:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.planning.cost import (
+from mini_kv.tools.planning.cost import (
     H200,
     Card,
     Served,

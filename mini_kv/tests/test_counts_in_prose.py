@@ -12,8 +12,8 @@ from mini_kv_book.spine import spine
 from mini_kv.course.given import arena
 from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.course.labkit.lab import load_lab
-from mini_kv.events.puzzle import puzzle_names
 from mini_kv.policy.admission_strategies import strategies
+from mini_kv.story.puzzle import puzzle_names
 from mini_kv.tests.test_golden_planning import LONGEST_IS_A_GUESS, RECORDED, WHOLE_WINDOWS
 from mini_kv.tests.test_reference_pages import TRUE_AS_WRITTEN, errata
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.curve import Curve, make_curve
-from mini_kv.traces.prompt_hashes import get_block_size, make_prompts
-from mini_kv.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, read_trace
-from mini_kv.traces.readers.token_request import TokenRequest
-from mini_kv.traces.replay import replay
-from mini_kv.traces.synthetic import generate
+from mini_kv.tools import traces
+from mini_kv.tools.traces.curve import Curve, make_curve
+from mini_kv.tools.traces.prompt_hashes import get_block_size, make_prompts
+from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, read_trace
+from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.replay import replay
+from mini_kv.tools.traces.synthetic import generate
 
 SMALL = Path(traces.__file__).with_name("small.jsonl")
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mini_kv import traces
 from mini_kv.cli import main
+from mini_kv.tools import traces
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 

@@ -14,10 +14,10 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.events.debug import DebugKVCacheManager, leak_report, manager_state
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.story import story
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.debug import DebugKVCacheManager, leak_report, manager_state
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.story_text import story
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 
 def make(

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from mini_kv.course.verify.compare import Verdict, play, recorded_scenarios
+from mini_kv.course.verify.program import Piped
 from mini_kv.tests.tree import drawn
-from mini_kv.verify.compare import Verdict, play, recorded_scenarios
-from mini_kv.verify.program import Piped
 
 PACKAGE = Path(__file__).parents[1]
 COPIED = ("__init__.py", "tests/reference.py", "tests/pairwise.py", "tests/random_driver.py")
@@ -231,9 +231,11 @@ def copy_with(mutant: Mutant, folder: Path, packages: Sequence[str], files: Sequ
 @pytest.mark.parametrize("mutant", played(), ids=lambda mutant: mutant.idea.replace(" ", "-"))
 def test_the_recorded_scenarios_find_it_through_a_pipe(mutant: Mutant, tmp_path: Path) -> None:
     """As another engine's author would: `mini-kv verify` on a program."""
-    copy_with(mutant, tmp_path, ("core", "verify"), ("__init__.py",))
+    copy_with(mutant, tmp_path, ("core", "course/verify"), ("__init__.py",))
     path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    start = f"{path}; import runpy; runpy.run_module('mini_kv.verify.adapters.mini_kv_engine', run_name='__main__')"
+    start = (
+        f"{path}; import runpy; runpy.run_module('mini_kv.course.verify.adapters.mini_kv_engine', run_name='__main__')"
+    )
     with Piped([sys.executable, "-B", "-P", "-c", start]) as program:
         verdicts = (play(recorded, program).verdict for recorded in recorded_scenarios())
         found = Verdict.DIFFERS in verdicts
@@ -244,7 +246,7 @@ def test_the_recorded_scenarios_find_it_through_a_pipe(mutant: Mutant, tmp_path:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.idea.replace(" ", "-") for mutant in MUTANTS])
 def test_the_driver_finds(mutant: Mutant, tmp_path: Path) -> None:
     """Within 100,000 operations over the caches of the driver's own test; in fact within a few thousand."""
-    copy_with(mutant, tmp_path, ("core", "verify"), COPIED)
+    copy_with(mutant, tmp_path, ("core", "course/verify"), COPIED)
 
     run = subprocess.run(
         [sys.executable, "-B", "-m", "mini_kv.tests.random_driver", "--all", "--shrink-s", "0"],

@@ -12,11 +12,11 @@ from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import BlockStateError, UnknownRequestError
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.events.edge import Edge, EdgeKind, block_hash_edge, ref_cnt_edge
-from mini_kv.events.frame import BlockView, Frame, frame_of, frames
-from mini_kv.events.recorder import Recorder, TracedBlock
-from mini_kv.events.scenario import prefill
-from mini_kv.events.traced_manager import Span, TracedKVCacheManager, edges_of, free_order_of
+from mini_kv.story.edge import Edge, EdgeKind, block_hash_edge, ref_cnt_edge
+from mini_kv.story.frame import BlockView, Frame, frame_of, frames
+from mini_kv.story.recorder import Recorder, TracedBlock
+from mini_kv.story.scenario import prefill
+from mini_kv.story.traced_manager import Span, TracedKVCacheManager, edges_of, free_order_of
 from mini_kv.tests.traced_run import NUM_BLOCKS, lived, random_life, traced_kv
 
 ROOT = Path(__file__).resolve().parents[2]

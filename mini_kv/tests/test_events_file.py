@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from mini_kv.events.edge import Edge, EdgeKind
-from mini_kv.events.events_file import EventsError, EventsHeader, dump_events, load_events
-from mini_kv.events.frame import frame_of, frames
-from mini_kv.events.scenario import prefill
-from mini_kv.events.story import story
-from mini_kv.events.traced_manager import Span
+from mini_kv.story.edge import Edge, EdgeKind
+from mini_kv.story.events_file import EventsError, EventsHeader, dump_events, load_events
+from mini_kv.story.frame import frame_of, frames
+from mini_kv.story.scenario import prefill
+from mini_kv.story.story_text import story
+from mini_kv.story.traced_manager import Span
 from mini_kv.tests.traced_run import lived, traced_kv
 
 HEADER = EventsHeader(num_blocks=5, block_size=2, enable_caching=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
 from mini_kv.cli import VERBS, build_parser, main
+from mini_kv.tools import traces
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))

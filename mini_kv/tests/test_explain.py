@@ -17,14 +17,14 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from mini_kv.traces.causes import Cause, find_causes
-from mini_kv.traces.pair import explain_pair
-from mini_kv.traces.prompt_hashes import Trace, make_prompts
-from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
-from mini_kv.traces.readers.token_request import TokenRequest
-from mini_kv.traces.replay import replay
-from mini_kv.traces.runs import Setup
-from mini_kv.traces.waterfall import Waterfall, make_waterfall
+from mini_kv.tools.traces.causes import Cause, find_causes
+from mini_kv.tools.traces.pair import explain_pair
+from mini_kv.tools.traces.prompt_hashes import Trace, make_prompts
+from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
+from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.replay import replay
+from mini_kv.tools.traces.runs import Setup
+from mini_kv.tools.traces.waterfall import Waterfall, make_waterfall
 
 SMALL = Path(__file__).parents[1] / "traces" / "small.jsonl"
 FULL, WINDOW = FullAttentionSpec(16), SlidingWindowSpec(16, sliding_window=64)

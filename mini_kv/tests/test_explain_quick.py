@@ -19,11 +19,11 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.traces.plain_hits import hits_in_pool, hits_without_eviction
-from mini_kv.traces.prompt_hashes import Prompt, make_prompts
-from mini_kv.traces.readers.mooncake import TraceRequest, number_prefixes
-from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
-from mini_kv.traces.seen import shared_and_behind
+from mini_kv.tools.traces.plain_hits import hits_in_pool, hits_without_eviction
+from mini_kv.tools.traces.prompt_hashes import Prompt, make_prompts
+from mini_kv.tools.traces.readers.mooncake import TraceRequest, number_prefixes
+from mini_kv.tools.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
+from mini_kv.tools.traces.seen import shared_and_behind
 
 SIZE = 16
 FULL = FullAttentionSpec(SIZE)

@@ -23,7 +23,7 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import find_violations
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.events.debug import manager_state
+from mini_kv.story.debug import manager_state
 from mini_kv.tests.random_driver import CONFIGS, MISUSES, Config, Generator, Op, World
 
 NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "30000"))

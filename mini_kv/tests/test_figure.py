@@ -7,13 +7,13 @@ from importlib import resources
 import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
-from mini_kv.events.edge import Edge, EdgeKind
-from mini_kv.events.frame import BlockView, Frame
-from mini_kv.events.scenario import load_scenario, parse_scenario, scenario_names
-from mini_kv.events.traced_manager import Span
+from mini_kv.story.edge import Edge, EdgeKind
+from mini_kv.story.figure import fragment, page, script, spans_data, story_data
+from mini_kv.story.frame import BlockView, Frame
+from mini_kv.story.scenario import load_scenario, parse_scenario, scenario_names
+from mini_kv.story.story_json import StoryWriter
+from mini_kv.story.traced_manager import Span
 from mini_kv.tests.traced_run import traced_kv
-from mini_kv.viz.figure import fragment, page, script, spans_data, story_data
-from mini_kv.viz.story_json import StoryWriter
 
 SMALL = """
 title = "T"
@@ -169,7 +169,7 @@ def test_the_script_can_stand_in_a_page_and_asks_for_nothing():
     addresses = ["http://www.w3.org/2000/svg", "https://github.com/vllm-project/vllm/blob/v"]
     assert [script().count(address) for address in addresses] == [1, 1]
     assert script().count("http") == 2
-    file = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
+    file = resources.files("mini_kv.story").joinpath("kv_story.js").read_text(encoding="utf-8")
     assert script().splitlines() == [line.strip() for line in file.splitlines() if line.strip()]
 
 

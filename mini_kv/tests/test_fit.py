@@ -16,11 +16,11 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from mini_kv.planning.cost import Card
-from mini_kv.planning.fit import bytes_read, make_fit, memory_of, on_card
-from mini_kv.planning.flags import Flags
-from mini_kv.planning.models import Model, load_model
-from mini_kv.planning.plan_command import HOW_TO_SAY_WEIGHTS
+from mini_kv.tools.planning.cost import Card
+from mini_kv.tools.planning.fit import bytes_read, make_fit, memory_of, on_card
+from mini_kv.tools.planning.flags import Flags
+from mini_kv.tools.planning.models import Model, load_model
+from mini_kv.tools.planning.plan_command import HOW_TO_SAY_WEIGHTS
 
 CARD = Card("round", flops=1000, bandwidth=100_000, memory=100_000)
 LAYER = FullAttentionSpec(block_size=10, num_kv_heads=1, head_size=5, dtype_bytes=2)  # 20 bytes per token

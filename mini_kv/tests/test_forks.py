@@ -7,7 +7,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.story.debug import DebugKVCacheManager
 from mini_kv.tests.strict_worker import StrictWorker, alone, next_token
 
 

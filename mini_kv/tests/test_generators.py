@@ -8,10 +8,10 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.curve import make_curve
-from mini_kv.traces.generators import KINDS, format_tokens, generate
-from mini_kv.traces.prompt_hashes import make_prompts
-from mini_kv.traces.readers.formats import read_requests
+from mini_kv.tools.traces.curve import make_curve
+from mini_kv.tools.traces.generators import KINDS, format_tokens, generate
+from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.readers.formats import read_requests
 
 DIGESTS = {
     "chat": "e9cd476c",

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.course.verify import scheduler
+from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
+from mini_kv.course.verify.deviations import DEVIATIONS, UPSTREAM, as_markdown
+from mini_kv.course.verify.language import Scenario, format_numbers, parse_numbers
+from mini_kv.course.verify.manager import LANGUAGE, RECORDING, SCENARIO_FILES, Player, load_scenarios
+from mini_kv.story.debug import DebugKVCacheManager
 from mini_kv.tests.golden import strict
 from mini_kv.tests.golden.generate import generated
-from mini_kv.verify import scheduler
-from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
-from mini_kv.verify.deviations import DEVIATIONS, UPSTREAM, as_markdown
-from mini_kv.verify.language import Scenario, format_numbers, parse_numbers
-from mini_kv.verify.manager import LANGUAGE, RECORDING, SCENARIO_FILES, Player, load_scenarios
 
 SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))

@@ -12,13 +12,10 @@ import pytest
 from mini_kv_book import conformance
 
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.debug import DebugKVCacheManager
-from mini_kv.tests.golden.generate_scheduler import generated
-from mini_kv.tests.golden.strict import differences
-from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
-from mini_kv.verify.deviations import UPSTREAM
-from mini_kv.verify.language import Call, Scenario, State, parse_numbers
-from mini_kv.verify.scheduler import (
+from mini_kv.course.verify.adapters.mini_kv_scheduler import SchedulerAdapter
+from mini_kv.course.verify.deviations import UPSTREAM
+from mini_kv.course.verify.language import Call, Scenario, State, parse_numbers
+from mini_kv.course.verify.scheduler import (
     DEFAULTS,
     LANGUAGE,
     RECORDING,
@@ -27,6 +24,9 @@ from mini_kv.verify.scheduler import (
     load_scenarios,
     model_tokens,
 )
+from mini_kv.story.debug import DebugKVCacheManager
+from mini_kv.tests.golden.generate_scheduler import generated
+from mini_kv.tests.golden.strict import differences
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = load_scenarios()

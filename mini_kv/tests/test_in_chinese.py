@@ -10,13 +10,13 @@ import pytest
 from mini_kv_book import generate
 from mini_kv_book.places import DOCS, ROOT, chinese_edition
 
-from mini_kv.events.scenario import ScenarioError, load_scenario, parse_scenario, scenario_names, translated
-from mini_kv.events.story import NOTHING_CHANGED, VERBS
-from mini_kv.viz.figure import fragment, story_data
-from mini_kv.viz.language import line_in, words
-from mini_kv.viz.still import svg
+from mini_kv.story.figure import fragment, story_data
+from mini_kv.story.language import line_in, words
+from mini_kv.story.scenario import ScenarioError, load_scenario, parse_scenario, scenario_names, translated
+from mini_kv.story.still import svg
+from mini_kv.story.story_text import NOTHING_CHANGED, VERBS
 
-TOLD = sorted(path.stem for path in (ROOT / "mini_kv/events/scenarios/zh").glob("*.toml"))
+TOLD = sorted(path.stem for path in (ROOT / "mini_kv/story/scenarios/zh").glob("*.toml"))
 CHAPTER = (DOCS / "zh/chapters/block-manager.md").read_text(encoding="utf-8")
 LAB = (DOCS / "zh/labs/lab-05.md").read_text(encoding="utf-8")
 SYMBOLS = {"KV", "None", "num_tokens", "ref_cnt", "token", "vLLM"}

@@ -19,7 +19,7 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.debug import manager_state
+from mini_kv.story.debug import manager_state
 
 
 def prefill(kv: KVCacheManager, name: str, *token_ids: int) -> Request:

@@ -18,11 +18,11 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.events.debug import manager_state
-from mini_kv.events.metrics import cached_over_time, held_over_time
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.story import story
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.debug import manager_state
+from mini_kv.story.metrics import cached_over_time, held_over_time
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.story_text import story
+from mini_kv.story.traced_manager import TracedKVCacheManager
 from mini_kv.tests.step_stories import BETWEEN_STEPS, IN_A_STEP, World, forked, low_gives_way, two_decode, with_drafts
 from mini_kv.tests.strict_worker import SchedulerFailure, alone
 

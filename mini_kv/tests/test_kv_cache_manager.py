@@ -25,7 +25,7 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.events.debug import DebugKVCacheManager, manager_state
+from mini_kv.story.debug import DebugKVCacheManager, manager_state
 
 
 def make(num_blocks: int = 10, block_size: int = 4, *, enable_caching: bool = True) -> KVCacheManager:

@@ -6,11 +6,11 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.course.given.faulty_parts import FreesFullBlocks
-from mini_kv.events.debug import leak_report
-from mini_kv.events.leaks import Leak, find_leaks
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.scenario import prefill
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.debug import leak_report
+from mini_kv.story.leaks import Leak, find_leaks
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.scenario import prefill
+from mini_kv.story.traced_manager import TracedKVCacheManager
 from mini_kv.tests.traced_run import random_life, traced_kv
 
 

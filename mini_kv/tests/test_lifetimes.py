@@ -2,10 +2,10 @@
 
 import pytest
 
-from mini_kv.events.edge import Edge, EdgeKind
-from mini_kv.events.lifetimes import Life, Residency, Reuse, block_lives, histogram, residency, reuses
-from mini_kv.events.scenario import prefill
-from mini_kv.events.traced_manager import Span, edges_of
+from mini_kv.story.edge import Edge, EdgeKind
+from mini_kv.story.lifetimes import Life, Residency, Reuse, block_lives, histogram, residency, reuses
+from mini_kv.story.scenario import prefill
+from mini_kv.story.traced_manager import Span, edges_of
 from mini_kv.tests.traced_run import lived, random_life, traced_kv
 
 

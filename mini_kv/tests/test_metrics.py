@@ -2,9 +2,9 @@
 
 import pytest
 
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.frame import Frame, frame_of
-from mini_kv.events.metrics import (
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.frame import Frame, frame_of
+from mini_kv.story.metrics import (
     MemoryUse,
     cached_over_time,
     count_edges,
@@ -12,7 +12,7 @@ from mini_kv.events.metrics import (
     memory_over_time,
     peak_usage,
 )
-from mini_kv.events.scenario import prefill
+from mini_kv.story.scenario import prefill
 from mini_kv.tests.traced_run import random_life, traced_kv
 
 

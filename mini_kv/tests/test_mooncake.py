@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
-from mini_kv.traces.readers.mooncake import (
+from mini_kv.tools import traces
+from mini_kv.tools.traces.readers.mooncake import (
     MAX_LINE_BYTES,
     TraceError,
     TraceRequest,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.traces import synthetic
-from mini_kv.traces.readers.mooncake import read_trace
+from mini_kv.tools.traces import synthetic
+from mini_kv.tools.traces.readers.mooncake import read_trace
 
 SMALL = Path(synthetic.__file__).with_name("small.jsonl")
 
 
 def test_the_checked_in_trace_is_what_its_command_writes(tmp_path):
-    """The command stands in the docstring of `mini_kv.traces.synthetic`."""
+    """The command stands in the docstring of `mini_kv.tools.traces.synthetic`."""
     again = tmp_path / "small.jsonl"
     assert synthetic.main(["--seed", "1", str(again)]) == 0
     assert again.read_bytes() == SMALL.read_bytes()

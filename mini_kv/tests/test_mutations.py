@@ -28,7 +28,7 @@ function show(steps) {
   draw(steps);
 }
 """
-FILES = {"mini_kv/core/pool.py": POOL, "mini_kv/viz/page.js": PAGE}
+FILES = {"mini_kv/core/pool.py": POOL, "mini_kv/story/page.js": PAGE}
 IS_FULL = Mutation(
     "core-01", "comparison turned", "mini_kv/core/pool.py", "take", 0, "    if len(free) < n:", "    if len(free) >= n:"
 )

@@ -11,9 +11,9 @@ import pytest
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.lessons.challenge import CHALLENGES
 from mini_kv.course.lessons.predict import questions
-from mini_kv.events.scenario import load_scenario
-from mini_kv.viz.figure import key_step, story_data
-from mini_kv.viz.still import svg
+from mini_kv.story.figure import key_step, story_data
+from mini_kv.story.scenario import load_scenario
+from mini_kv.story.still import svg
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

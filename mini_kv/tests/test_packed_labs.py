@@ -17,7 +17,7 @@ import pytest
 from mini_kv_book import licences
 
 from mini_kv.course.labkit.lab import all_labs
-from mini_kv.events.puzzle import puzzle_names
+from mini_kv.story.puzzle import puzzle_names
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -52,7 +52,7 @@ def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: dict[str, 
 
 
 def test_it_has_every_puzzle(course: dict[str, bytes]) -> None:
-    files = {name.removeprefix("mini_kv/events/") for name in course if name.endswith(".toml")}
+    files = {name.removeprefix("mini_kv/story/") for name in course if name.endswith(".toml")}
     assert {f"puzzles/{name}.toml" for name in puzzle_names()} <= files
 
 

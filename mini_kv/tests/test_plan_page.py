@@ -13,8 +13,8 @@ from inline_snapshot import snapshot
 from mini_kv_book.assets import plan_page
 
 from mini_kv.cli import main
-from mini_kv.planning.models import model_names
 from mini_kv.tests.test_config_json import PUBLIC
+from mini_kv.tools.planning.models import model_names
 
 CASE = {"model": "qwen-3.5-4b", "gpu": "a100", "max-len": "32768", "prompt-tokens": "480"}
 

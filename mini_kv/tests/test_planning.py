@@ -30,9 +30,9 @@ from mini_kv.core.kv_cache_planning import (
     group_size,
     with_cache_dtype,
 )
-from mini_kv.planning.cut import on_one_card
-from mini_kv.planning.models import load_model, model_names
-from mini_kv.planning.states import mamba2
+from mini_kv.tools.planning.cut import on_one_card
+from mini_kv.tools.planning.models import load_model, model_names
+from mini_kv.tools.planning.states import mamba2
 
 FULL = FullAttentionSpec(16, num_kv_heads=8, head_size=128)
 WINDOW = SlidingWindowSpec(16, num_kv_heads=8, head_size=128, sliding_window=1024)

@@ -1,4 +1,4 @@
-"""The README of `mini_kv/planning`: each answer is what its command prints."""
+"""The README of `mini_kv/tools/planning`: each answer is what its command prints."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.planning.models import model_names
+from mini_kv.tools.planning.models import model_names
 
 README = (Path(__file__).parents[1] / "planning" / "README.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"```bash\nmini-kv (.*)\n```\n\n```text\n((?:.*\n)*?)```", README)

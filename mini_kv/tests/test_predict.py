@@ -4,9 +4,9 @@ import doctest
 
 import pytest
 
-from mini_kv.events import predict as predict_module
-from mini_kv.events.predict import MEASURES, OF_ONE_BLOCK, all_measures, measure_step, parse_prediction, right_choice
-from mini_kv.events.scenario import ScenarioError, ScenarioPlayer, load_scenario, parse_scenario, scenario_names
+from mini_kv.story import predict as predict_module
+from mini_kv.story.predict import MEASURES, OF_ONE_BLOCK, all_measures, measure_step, parse_prediction, right_choice
+from mini_kv.story.scenario import ScenarioError, ScenarioPlayer, load_scenario, parse_scenario, scenario_names
 
 QUESTION = {"ask": "How many?", "measure": "new_blocks", "choice": [{"value": 1}, {"value": 8, "if_true": "so"}]}
 

@@ -25,13 +25,13 @@ from mini_kv.course.lessons.small_cache import LiveCache
 from mini_kv.course.lessons.tiers_in_letters import story
 from mini_kv.course.lessons.timeline import PROMPT, long_among_short
 from mini_kv.course.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.scenario import load_scenario, prefill
-from mini_kv.events.traced_manager import TracedKVCacheManager, free_order_of
-from mini_kv.planning.cost import H200, decode_step, request_cost, served
 from mini_kv.policy.admission_strategies import Greedy, Strategy
-from mini_kv.traces.clock import replay_with_clock
-from mini_kv.traces.seen import common_length
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.scenario import load_scenario, prefill
+from mini_kv.story.traced_manager import TracedKVCacheManager, free_order_of
+from mini_kv.tools.planning.cost import H200, decode_step, request_cost, served
+from mini_kv.tools.traces.clock import replay_with_clock
+from mini_kv.tools.traces.seen import common_length
 
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
 GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's

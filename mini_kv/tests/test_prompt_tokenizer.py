@@ -11,8 +11,8 @@ from mini_kv import engine
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
 from mini_kv.installer import install_extra
-from mini_kv.traces.readers.chats import Chat, read_chat
-from mini_kv.traces.readers.prompt_tokenizer import PromptTokenizer, library
+from mini_kv.tools.traces.readers.chats import Chat, read_chat
+from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer, library
 
 pytest.importorskip(
     "tokenizers", reason="texts need tokenizers: make test, or in a checkout, pip install -e '.[tokenizer]'"

@@ -10,7 +10,7 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.published import PUBLISHED, Published, PublishedFile, fetch
+from mini_kv.tools.traces.published import PUBLISHED, Published, PublishedFile, fetch
 
 CONTENT = b'{"timestamp": 0}\n' * 20_000
 LINE = b'{"requests": []}'

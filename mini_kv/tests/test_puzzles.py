@@ -7,10 +7,10 @@ import pytest
 
 from mini_kv.core.invariants import LEDGER
 from mini_kv.course.commands.puzzle_command import play, puzzle_list
-from mini_kv.events import puzzle as puzzle_module
-from mini_kv.events import reason as reason_module
-from mini_kv.events.puzzle import Puzzle, PuzzlePlayer, load_puzzle, parse_puzzle, puzzle_names, solves
-from mini_kv.events.scenario import ScenarioError
+from mini_kv.story import puzzle as puzzle_module
+from mini_kv.story import reason as reason_module
+from mini_kv.story.puzzle import Puzzle, PuzzlePlayer, load_puzzle, parse_puzzle, puzzle_names, solves
+from mini_kv.story.scenario import ScenarioError
 
 SOLUTIONS = {
     "twelve-of-sixteen": ["lookup D"],
@@ -82,7 +82,7 @@ def test_without_its_fault_a_cache_betrays_nothing(name):
 def source(name: str) -> str:
     from importlib import resources
 
-    return resources.files("mini_kv.events").joinpath(f"puzzles/{name}.toml").read_text(encoding="utf-8")
+    return resources.files("mini_kv.story").joinpath(f"puzzles/{name}.toml").read_text(encoding="utf-8")
 
 
 def test_a_call_that_is_not_possible_changes_nothing():

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mini_kv.events.puzzle import puzzle_names
+from mini_kv.story.puzzle import puzzle_names
 
 ROOT = Path(__file__).parents[2]
 PYODIDE = Path(__file__).with_name("pyodide")
@@ -34,13 +34,13 @@ PAGE = (
     "mini_kv/progress_line.py",
     "mini_kv/typed_numbers.py",
     "mini_kv/core",
-    "mini_kv/events",
-    "mini_kv/viz",
+    "mini_kv/story",
+    "mini_kv/story",
     "mini_kv/course/__init__.py",
     "mini_kv/course/commands",
     "mini_kv/course/labkit",
     "mini_kv/policy",
-    "mini_kv/traces",
+    "mini_kv/tools/traces",
     "mini_kv/tests/skips.py",
     "labs/lab-05",
     "solutions/lab-05",
@@ -137,7 +137,7 @@ def test_the_browsers_python_is_another_one(browser: Answers) -> None:
 @pytest.mark.parametrize("part", ["stories", "frames", "drawings", "terminal"])
 def test_every_scenario_is_the_same(browser: Answers, here: Answers, part: str) -> None:
     """The same calls and edges, the same state after each step, drawn in the same characters."""
-    names = sorted(path.stem for path in (ROOT / "mini_kv/events/scenarios").glob("*.toml"))
+    names = sorted(path.stem for path in (ROOT / "mini_kv/story/scenarios").glob("*.toml"))
     assert sorted(browser["scenarios"]) == sorted(here["scenarios"]) == names
     for name in names:
         assert browser["scenarios"][name][part] == here["scenarios"][name][part]
@@ -170,8 +170,8 @@ def test_every_module_imports(browser: Answers, here: Answers) -> None:
     assert browser["modules"] == here["modules"]
     assert {
         "mini_kv.core.request",
-        "mini_kv.events.scenario",
-        "mini_kv.viz.text",
+        "mini_kv.story.scenario",
+        "mini_kv.story.text",
         "mini_kv.course.labkit.plugin",
     } <= set(browser["modules"])
 

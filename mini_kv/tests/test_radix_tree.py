@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from mini_kv.bench.radix import BLOCK_SIZE, INDEXES, measure, prompts
-from mini_kv.bench.radix_tree import RadixIndex
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.dev.radix import BLOCK_SIZE, INDEXES, measure, prompts
+from mini_kv.dev.radix_tree import RadixIndex
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 
 def runs(index):

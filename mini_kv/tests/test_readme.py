@@ -10,8 +10,8 @@ import pytest
 
 from mini_kv import __version__
 from mini_kv.course.labkit.lab import load_lab
-from mini_kv.events.scenario import load_scenario
-from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.story.scenario import load_scenario
+from mini_kv.story.terminal import play_in_terminal
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / name / "README.md" for name in ("mini_kv", "labs", "notebooks", "book")]

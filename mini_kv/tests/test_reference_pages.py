@@ -23,9 +23,9 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.course.labkit.lab import Lab, all_labs
 from mini_kv.course.labkit.misconception import load_stored
+from mini_kv.course.verify.deviations import DEVIATIONS
 from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.tests.test_labs_are_sound import run_audit
-from mini_kv.verify.deviations import DEVIATIONS
 
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 LABS = all_labs(ROOT)

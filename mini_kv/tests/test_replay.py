@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.recorder import Recorder
-from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
-from mini_kv.traces.replay import Found, num_blocks_for_all, replay
-from mini_kv.traces.synthetic import generate
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.recorder import Recorder
+from mini_kv.tools import traces
+from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
+from mini_kv.tools.traces.replay import Found, num_blocks_for_all, replay
+from mini_kv.tools.traces.synthetic import generate
 
 
 def ask(num_tokens, *hash_ids):

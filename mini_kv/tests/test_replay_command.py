@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
 from mini_kv.cli import main
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.progress_line import ProgressLine
-from mini_kv.traces.commands.replay_command import add_arguments
-from mini_kv.traces.commands.replay_command import run as run_replay
-from mini_kv.traces.league import league
-from mini_kv.traces.readers.mooncake import read_trace
+from mini_kv.tools import traces
+from mini_kv.tools.traces.commands.replay_command import add_arguments
+from mini_kv.tools.traces.commands.replay_command import run as run_replay
+from mini_kv.tools.traces.league import league
+from mini_kv.tools.traces.readers.mooncake import read_trace
 
 STARTER_OF_LAB_13 = Path(__file__).parents[1] / "course" / "labkit" / "starters" / "lab-13.txt"
 LFU_OF_LAB_13 = Path(__file__).parents[2] / "solutions" / "lab-13" / "solution.py"

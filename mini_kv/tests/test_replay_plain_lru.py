@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
-from mini_kv.traces.plain_lru import plain_lru_hit_tokens
-from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
-from mini_kv.traces.replay import replay
-from mini_kv.traces.synthetic import generate
+from mini_kv.tools import traces
+from mini_kv.tools.traces.plain_lru import plain_lru_hit_tokens
+from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
+from mini_kv.tools.traces.replay import replay
+from mini_kv.tools.traces.synthetic import generate
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import doctest
 
 import pytest
 
-from mini_kv.events import scenario as scenario_module
-from mini_kv.events.frame import frame_of
-from mini_kv.events.scenario import (
+from mini_kv.messages import choices
+from mini_kv.story import scenario as scenario_module
+from mini_kv.story.frame import frame_of
+from mini_kv.story.scenario import (
     Scenario,
     ScenarioError,
     ScenarioPlayer,
@@ -16,8 +17,7 @@ from mini_kv.events.scenario import (
     parse_tokens,
     scenario_names,
 )
-from mini_kv.events.story import first_difference, story
-from mini_kv.messages import choices
+from mini_kv.story.story_text import first_difference, story
 
 HEAD = 'title = "T"\nnum_blocks = 5\nblock_size = 2\n'
 

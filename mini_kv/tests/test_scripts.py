@@ -24,7 +24,7 @@ def test_the_committed_figure_is_joined_from_its_sources(tmp_path: Path) -> None
     joined = tmp_path / "kv_story.js"
     done = node("join_figure.mjs", str(joined))
     assert done.returncode == 0, done.stderr
-    assert joined.read_text(encoding="utf-8") == (ROOT / "mini_kv/viz/kv_story.js").read_text(encoding="utf-8")
+    assert joined.read_text(encoding="utf-8") == (ROOT / "mini_kv/story/kv_story.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("project", ["tsconfig.json", "tsconfig.page.json"])

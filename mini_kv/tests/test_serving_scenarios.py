@@ -2,8 +2,8 @@
 
 import pytest
 
-from mini_kv.events.scenario import PlayedStep, ScenarioError, ScenarioPlayer, load_scenario, parse_scenario
-from mini_kv.viz.figure import story_data
+from mini_kv.story.figure import story_data
+from mini_kv.story.scenario import PlayedStep, ScenarioError, ScenarioPlayer, load_scenario, parse_scenario
 
 HEAD = """
 title = "t"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker, Provider, RoughCounts
-from mini_kv.traces.sessions.analysis import Analysis, analyse
-from mini_kv.traces.sessions.formats import read_session
+from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
+from mini_kv.tools.traces.sessions.formats import read_session
 
 Planted = Callable[[], Maker]
 

@@ -10,12 +10,12 @@ import pytest
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.tests.made_sessions import EXAMPLES, LARGE, ClaudeCode, Codex, Maker
 from mini_kv.tests.test_imports import HEAVY, import_in_a_new_process
-from mini_kv.traces.prompt_hashes import make_prompts
-from mini_kv.traces.readers.mooncake import TraceError
-from mini_kv.traces.runs import Setup, run_prompts
-from mini_kv.traces.sessions.analysis import Analysis, analyse
-from mini_kv.traces.sessions.blocks import as_trace
-from mini_kv.traces.sessions.formats import example_path, read_session, read_session_file
+from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.readers.mooncake import TraceError
+from mini_kv.tools.traces.runs import Setup, run_prompts
+from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
+from mini_kv.tools.traces.sessions.blocks import as_trace
+from mini_kv.tools.traces.sessions.formats import example_path, read_session, read_session_file
 
 Row = tuple[int, int, int, int]
 
@@ -194,7 +194,7 @@ def test_another_tokenizer_changes_positions_and_no_count():
 
 @pytest.mark.parametrize("module", ["analysis", "formats", "report"])
 def test_the_analysis_needs_the_standard_library_only(module: str):
-    _, loaded = import_in_a_new_process(f"mini_kv.traces.sessions.{module}")
+    _, loaded = import_in_a_new_process(f"mini_kv.tools.traces.sessions.{module}")
     assert loaded & {*HEAVY, "tokenizers", "jinja2"} == set()
 
 

@@ -18,8 +18,8 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.traces.prompt_hashes import Prompt
-from mini_kv.traces.runs import Setup, run_prompts
+from mini_kv.tools.traces.prompt_hashes import Prompt
+from mini_kv.tools.traces.runs import Setup, run_prompts
 
 
 def state(block_size: int) -> MambaSpec:

@@ -4,7 +4,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.step_loop import run_step, sample_ready
+from mini_kv.story.step_loop import run_step, sample_ready
 
 
 def test_a_prompt_in_two_steps_samples_in_the_second():

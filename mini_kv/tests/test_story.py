@@ -6,11 +6,11 @@ import random
 import pytest
 
 from mini_kv.core.errors import UnknownRequestError
-from mini_kv.events import story as story_module
-from mini_kv.events.frame import frame_of
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario, prefill
-from mini_kv.events.story import first_difference, id_runs, story
-from mini_kv.events.traced_manager import free_order_of
+from mini_kv.story import story_text as story_module
+from mini_kv.story.frame import frame_of
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario, prefill
+from mini_kv.story.story_text import first_difference, id_runs, story
+from mini_kv.story.traced_manager import free_order_of
 from mini_kv.tests.traced_run import traced_kv
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mini_kv.strict_json import MAX_DEPTH, loads
+from mini_kv.core.strict_json import MAX_DEPTH, loads
 
 
 def nested(depth: int) -> str:

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import pytest
 
-from mini_kv.events.scenario import load_scenario, parse_scenario
-from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.story.scenario import load_scenario, parse_scenario
+from mini_kv.story.terminal import play_in_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals like these")

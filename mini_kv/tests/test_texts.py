@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.traces.prompt_hashes import token_requests
-from mini_kv.traces.readers.chats import Chat
-from mini_kv.traces.readers.formats import read_requests
-from mini_kv.traces.readers.mooncake import TraceError
-from mini_kv.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.prompt_hashes import token_requests
+from mini_kv.tools.traces.readers.chats import Chat
+from mini_kv.tools.traces.readers.formats import read_requests
+from mini_kv.tools.traces.readers.mooncake import TraceError
+from mini_kv.tools.traces.readers.token_request import TokenRequest
 
 ASK = {"role": "user", "content": "hi"}
 NO_CALLS: list[dict[str, Any]] = [{"tool_calls": None}, {"tool_calls": []}]

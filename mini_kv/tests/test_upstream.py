@@ -13,11 +13,11 @@ from mini_kv_book.record_vllm import CONFIGS
 from mini_kv_book.record_vllm import record as record_names
 from mini_kv_book.upstream import files_with, recording
 
+from mini_kv.course.verify import manager
+from mini_kv.course.verify.adapter import NotBuiltError
+from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.tests.golden import compare_names, upstream, versions
 from mini_kv.tests.golden.compare_calls import changed_calls, differences, with_changes
-from mini_kv.verify import manager
-from mini_kv.verify.adapter import NotBuiltError
-from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
 
 HELD = {
     "two requests": {

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.tests.test_driver_finds_mutants import AS_VLLM_DOES, MUTANTS, OUT_OF_REACH
-from mini_kv.verify import manager, scheduler
-from mini_kv.verify.adapter import Adapter, NotBuiltError
-from mini_kv.verify.adapters.mini_kv_manager import ManagerAdapter
-from mini_kv.verify.adapters.mini_kv_scheduler import SchedulerAdapter
-from mini_kv.verify.adapters.mini_sglang import SGLangAdapter
-from mini_kv.verify.adapters.minivllm import MinivLLMAdapter
-from mini_kv.verify.adapters.nano_vllm import NanoAdapter
-from mini_kv.verify.compare import (
+from mini_kv.course.verify import manager, scheduler
+from mini_kv.course.verify.adapter import Adapter, NotBuiltError
+from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
+from mini_kv.course.verify.adapters.mini_kv_scheduler import SchedulerAdapter
+from mini_kv.course.verify.adapters.mini_sglang import SGLangAdapter
+from mini_kv.course.verify.adapters.minivllm import MinivLLMAdapter
+from mini_kv.course.verify.adapters.nano_vllm import NanoAdapter
+from mini_kv.course.verify.compare import (
     TOPICS,
     Outcome,
     Recorded,
@@ -33,13 +32,14 @@ from mini_kv.verify.compare import (
     recorded_scenarios,
     topic_of,
 )
-from mini_kv.verify.likeness import KNOWN_FAULTS, FaultAdapter, explained, faults_like
-from mini_kv.verify.program import RESULT_SHAPES, SHAPES, Piped, Program, ProgramError, check_reply
-from mini_kv.verify.report import place, report
+from mini_kv.course.verify.likeness import KNOWN_FAULTS, FaultAdapter, explained, faults_like
+from mini_kv.course.verify.program import RESULT_SHAPES, SHAPES, Piped, Program, ProgramError, check_reply
+from mini_kv.course.verify.report import place, report
+from mini_kv.tests.test_driver_finds_mutants import AS_VLLM_DOES, MUTANTS, OUT_OF_REACH
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = recorded_scenarios()
-OWN_ENGINE = (sys.executable, "-m", "mini_kv.verify.adapters.mini_kv_engine")
+OWN_ENGINE = (sys.executable, "-m", "mini_kv.course.verify.adapters.mini_kv_engine")
 
 
 def recorded(name: str) -> Recorded:

@@ -5,12 +5,12 @@ import pytest
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.events.frame import BlockView, Frame, frame_of, frames
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.story import story
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.frame import BlockView, Frame, frame_of, frames
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.story_text import story
+from mini_kv.story.text import BOLD, PLAIN, draw_state, elide
+from mini_kv.story.traced_manager import TracedKVCacheManager
 from mini_kv.tests.traced_run import random_life
-from mini_kv.viz.text import BOLD, PLAIN, draw_state, elide
 
 SHARED = Frame(
     blocks=(

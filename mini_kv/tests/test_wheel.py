@@ -19,7 +19,7 @@ from inline_snapshot import snapshot
 from mini_kv.cli import main
 
 ROOT = Path(__file__).parents[2]
-NOT_CARRIED = {"tests", "bench", "kv_story"}
+NOT_CARRIED = {"tests", "dev", "kv_story"}
 """Folders of mini_kv that stay in the repository; `kv_story` holds the sources of the joined script beside it."""
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="needs setuptools: make test")
@@ -49,7 +49,7 @@ def built(checkout: Path, kind: str) -> Path:
     return checkout / "dist" / done.stdout.splitlines()[-1]
 
 
-READMES = {"mini_kv/README.md", "mini_kv/planning/README.md"}
+READMES = {"mini_kv/README.md", "mini_kv/tools/planning/README.md"}
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.debug import DebugKVCacheManager, manager_state
+from mini_kv.story.debug import DebugKVCacheManager, manager_state
 
 
 def state_spec(block_size: int) -> MambaSpec:

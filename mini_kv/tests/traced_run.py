@@ -9,8 +9,8 @@ import pytest
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 NUM_BLOCKS, BLOCK_SIZE = 9, 2
 

@@ -25,9 +25,9 @@ from mini_kv.course.labkit.failure import parts_of
 from mini_kv.course.labkit.lab import Lab, load_lab
 from mini_kv.course.labkit.scoreboard import ASK, BREAKS, LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.course.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
-from mini_kv.viz.figure import spans_data
-from mini_kv.viz.language import line_in
-from mini_kv.viz.still import MOST_BLOCKS, svg
+from mini_kv.story.figure import spans_data
+from mini_kv.story.language import line_in
+from mini_kv.story.still import MOST_BLOCKS, svg
 
 ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
 """A line of the scoreboard that is about one test."""

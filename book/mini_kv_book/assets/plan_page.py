@@ -21,11 +21,11 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from mini_kv.planning import plan_command
-from mini_kv.planning.fit import Fit
-from mini_kv.planning.plan_command import describe
-from mini_kv.traces.commands import why_command
-from mini_kv.traces.commands.why_command import Blocks
+from mini_kv.tools.planning import plan_command
+from mini_kv.tools.planning.fit import Fit
+from mini_kv.tools.planning.plan_command import describe
+from mini_kv.tools.traces.commands import why_command
+from mini_kv.tools.traces.commands.why_command import Blocks
 
 CONFIG = "config.json"
 """The name under which the reader's own file is known in answers and commands."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from mini_kv.course.commands.puzzle_command import call_count
-from mini_kv.events.puzzle import PuzzlePlayer, load_puzzle
-from mini_kv.viz.figure import puzzle_data
+from mini_kv.story.figure import puzzle_data
+from mini_kv.story.puzzle import PuzzlePlayer, load_puzzle
 
 
 def look(name: str, calls: Sequence[str]) -> str:

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.curve import Curve, make_curve
-from mini_kv.traces.league import BELADY, league
-from mini_kv.traces.prompt_hashes import make_prompts
-from mini_kv.traces.readers.mooncake import TraceError, TraceRequest
-from mini_kv.traces.sessions.analysis import BLOCK_SIZE, analyse
-from mini_kv.traces.sessions.blocks import as_trace
-from mini_kv.traces.sessions.crowd import crowd
-from mini_kv.traces.sessions.formats import example_path, read_session
-from mini_kv.traces.sessions.layout import lay_out
-from mini_kv.traces.sessions.report import unseen
-from mini_kv.traces.sessions.session import Session
+from mini_kv.tools.traces.curve import Curve, make_curve
+from mini_kv.tools.traces.league import BELADY, league
+from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest
+from mini_kv.tools.traces.sessions.analysis import BLOCK_SIZE, analyse
+from mini_kv.tools.traces.sessions.blocks import as_trace
+from mini_kv.tools.traces.sessions.crowd import crowd
+from mini_kv.tools.traces.sessions.formats import example_path, read_session
+from mini_kv.tools.traces.sessions.layout import lay_out
+from mini_kv.tools.traces.sessions.report import unseen
+from mini_kv.tools.traces.sessions.session import Session
 
 NUM_SIZES = 24
 """Pool sizes of the curve."""

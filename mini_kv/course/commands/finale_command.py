@@ -13,8 +13,8 @@ from mini_kv.course.labkit.lab import UnknownLabError, all_labs, find_checkout
 from mini_kv.installer import pip
 from mini_kv.messages import shown
 from mini_kv.progress_line import ProgressLine
+from mini_kv.story.figure import page
 from mini_kv.typed_numbers import whole_number
-from mini_kv.viz.figure import page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

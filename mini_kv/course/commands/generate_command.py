@@ -43,7 +43,7 @@ def _run_publishing(args: argparse.Namespace) -> int:
             raise ConfigError("--kv-events reports the engine's own pool only: omit --labs and tiers")
         if args.kv_events is None:
             raise ConfigError("--kv-events-replay needs --kv-events, whose batches it repeats")
-        from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing
+        from mini_kv.tools.serve.kv_events_publisher import ZmqEventPublisher, publishing
 
         publisher = ZmqEventPublisher(args.kv_events, args.kv_events_replay)
     except ConfigError as error:

@@ -31,7 +31,7 @@ Run = Callable[[Path, Part, float], str]
 
 def parts(capability: str) -> list[Part]:
     """Return the parts of the report, the most important first."""
-    bench, compiled = "mini_kv.bench.attention", "mini_kv.tests.attention.compiled"
+    bench, compiled = "mini_kv.dev.attention", "mini_kv.tests.attention.compiled"
     return [
         Part("the engine's tokens on every backend", ("-m", f"{bench}.engine_on_gpu")),
         Part("the compiled kernels: registers, spills, shared memory", ("-m", compiled, "--capability", capability)),

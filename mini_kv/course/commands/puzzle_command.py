@@ -9,9 +9,9 @@ from typing import TextIO
 
 from mini_kv.course.labkit.lab import UnknownLabError, find_checkout
 from mini_kv.course.labkit.learner_state import State, read_state, update_state
-from mini_kv.events.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
 from mini_kv.messages import choices, shown
-from mini_kv.viz.text import LEGEND, draw_state
+from mini_kv.story.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
+from mini_kv.story.text import LEGEND, draw_state
 
 OTHERS = "or: again, hint, quit"
 UNBROKEN = "\N{NO-BREAK SPACE}"

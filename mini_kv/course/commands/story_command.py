@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_kv.course.commands import need_pytest, write_file, write_page
 from mini_kv.course.labkit.lab import Lab, find_lab
-from mini_kv.events.events_file import EventsHeader, dump_events, load_events
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.messages import shown
-from mini_kv.viz.figure import page, spans_data, story_data
-from mini_kv.viz.still import moving_svg
-from mini_kv.viz.terminal import draw_spans, play_in_terminal, play_spans, play_texts
-from mini_kv.viz.text import LEGEND
+from mini_kv.story.events_file import EventsHeader, dump_events, load_events
+from mini_kv.story.figure import page, spans_data, story_data
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario, scenario_names
+from mini_kv.story.still import moving_svg
+from mini_kv.story.terminal import draw_spans, play_in_terminal, play_spans, play_texts
+from mini_kv.story.text import LEGEND
 
 if TYPE_CHECKING:
     from mini_kv.course.labkit.fixture import LabUnderTest, Note

@@ -14,7 +14,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.course.finale.steps import Step
 from mini_kv.course.labkit.learner_parts import OwnParts
-from mini_kv.events.frame import BlockView, Frame, frame_of
+from mini_kv.story.frame import BlockView, Frame, frame_of
 
 NUM_STEPS = 80
 

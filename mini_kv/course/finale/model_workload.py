@@ -24,8 +24,8 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.output_processor import DeltaOutput, sample_name
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.serve.live_story import LiveStory
-from mini_kv.viz.story_json import scheduled_tokens
+from mini_kv.story.story_json import scheduled_tokens
+from mini_kv.tools.serve.live_story import LiveStory
 
 LARGER_BY = 16
 """Factor of the queries in a workload with large scores. The exponential of such a score is too large for a float32."""

@@ -24,13 +24,13 @@ from mini_kv.course.finale.random_requests import NAMES, STOPS, TENANTS, VOCABUL
 from mini_kv.course.finale.steps import Step, found_by, names_of, plan_lines
 from mini_kv.course.given import faulty_admissions
 from mini_kv.course.labkit.learner_parts import OwnParts
-from mini_kv.events.frame import frame_of
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.policy.admission_strategies import ReservedBlocks
 from mini_kv.policy.eviction import PolicyPool
 from mini_kv.policy.ranked import LFU
-from mini_kv.viz.story_json import StoryWriter
+from mini_kv.story.frame import frame_of
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.story_json import StoryWriter
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 NUM_REQUESTS = 40
 """Requests of a workload with a scheduler."""

@@ -12,10 +12,10 @@ from mini_kv.core.request import Request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.labkit.time_limit import TookTooLongError, each_in_time
-from mini_kv.events.frame import Frame
-from mini_kv.events.story import story
-from mini_kv.events.traced_manager import Span
-from mini_kv.viz.text import draw_state
+from mini_kv.story.frame import Frame
+from mini_kv.story.story_text import story
+from mini_kv.story.text import draw_state
+from mini_kv.story.traced_manager import Span
 
 STEP_LIMIT_S = 30
 """Seconds that an engine may compute for a step. The slowest right one needs a few."""

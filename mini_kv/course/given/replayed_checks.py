@@ -14,8 +14,8 @@ from mini_kv.core.request import Request
 from mini_kv.course.given.correct_managers import CORRECT
 from mini_kv.course.given.manager_under_test import Call, ManagerUnderTest
 from mini_kv.course.labkit.shrink import shrink
-from mini_kv.events.frame import frame_of
-from mini_kv.viz.text import draw_state
+from mini_kv.story.frame import frame_of
+from mini_kv.story.text import draw_state
 
 MakeInner = Callable[[int, int], Any]
 MAX_REPLAYED = 5_000

@@ -11,7 +11,7 @@ from mini_kv.course.labkit.fixture import LabFailure, same
 
 
 class RememberingWorker:
-    """Computes the steps of `mini_kv.events.step_loop.run_step`. Raises `LabFailure` for an impossible step."""
+    """Computes the steps of `mini_kv.story.step_loop.run_step`. Raises `LabFailure` for an impossible step."""
 
     def __init__(self, block_size: int, next_token: Callable[[Sequence[int]], int]) -> None:
         """Start with empty slots.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mini_kv.events.frame import BlockView, Frame
+from mini_kv.story.frame import BlockView, Frame
 
 
 @dataclass(slots=True)

@@ -29,8 +29,8 @@ from mini_kv.course.labkit.implementation import LoadError
 from mini_kv.course.labkit.lab import relative
 from mini_kv.course.labkit.scoreboard import ACTS_AS_IF, ASK, BREAKS, LabResult, in_full
 from mini_kv.course.labkit.time_limit import TookTooLongError
-from mini_kv.events.story import story
-from mini_kv.viz.text import LEGEND, draw_state
+from mini_kv.story.story_text import story
+from mini_kv.story.text import LEGEND, draw_state
 
 MAX_LINES = 15
 WIDTH = 100

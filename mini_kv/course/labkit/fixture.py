@@ -18,11 +18,11 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.course.labkit.implementation import Implementation, LoadError, get_class, get_function
-from mini_kv.events.debug import DebugKVCacheManager
-from mini_kv.events.frame import Frame, frame_of, frame_of_pool
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.scenario import prefill
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.debug import DebugKVCacheManager
+from mini_kv.story.frame import Frame, frame_of, frame_of_pool
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.scenario import prefill
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 Part = TypeVar("Part")
 Whole = TypeVar("Whole")

@@ -15,7 +15,7 @@ from typing import Any
 
 from mini_kv.course.lessons.chain import Chain
 from mini_kv.course.lessons.small_cache import LiveCache
-from mini_kv.events.metrics import memory_over_time
+from mini_kv.story.metrics import memory_over_time
 
 
 @dataclass(frozen=True, slots=True)

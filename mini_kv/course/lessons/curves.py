@@ -15,11 +15,11 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.course.given.manager_under_test import prefill
-from mini_kv.events.edge import Edge, EdgeKind
-from mini_kv.events.metrics import MemoryUse, memory_over_time
-from mini_kv.events.recorder import Recorder
-from mini_kv.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
-from mini_kv.traces.replay import ReplayReport, num_blocks_for_all, replay
+from mini_kv.story.edge import Edge, EdgeKind
+from mini_kv.story.metrics import MemoryUse, memory_over_time
+from mini_kv.story.recorder import Recorder
+from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
+from mini_kv.tools.traces.replay import ReplayReport, num_blocks_for_all, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class OverlapGroup:
 
 
 def small_trace() -> list[TraceRequest]:
-    """Return the 200 requests of `small.jsonl`, which is part of the package. See `mini_kv.traces.synthetic`."""
-    with resources.as_file(resources.files("mini_kv.traces").joinpath("small.jsonl")) as path:
+    """Return the 200 requests of `small.jsonl`, which is part of the package. See `mini_kv.tools.traces.synthetic`."""
+    with resources.as_file(resources.files("mini_kv.tools.traces").joinpath("small.jsonl")) as path:
         return read_trace(path)
 
 

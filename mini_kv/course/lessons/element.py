@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from mini_kv.course.lessons.needs import need
-from mini_kv.viz import figure
+from mini_kv.story import figure
 
 
 def story_element(data: dict[str, Any]) -> Any:

@@ -23,8 +23,8 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.course.given.small_manager import make_manager
-from mini_kv.events.debug import DebugKVCacheManager
-from mini_kv.events.step_loop import run_step, sample_ready
+from mini_kv.story.debug import DebugKVCacheManager
+from mini_kv.story.step_loop import run_step, sample_ready
 
 HEADS = ("A block is free when no request holds it.", "The scheduler counts tokens and", "The cache keeps keys of")
 TAILS = (" Who", " It", " and the", " a request", " because", " then the pool", " of blocks")

@@ -17,8 +17,8 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.lessons.instrument import Control, Instrument, Mark, View, handle
 from mini_kv.course.lessons.instruments import WIDTH, numbers, text
 from mini_kv.course.lessons.timeline import Arrival, timeline
-from mini_kv.planning.cost import Card, Served, decode_step, largest_batch, prefill_seconds
 from mini_kv.tiers.reload_cost import ReloadCost
+from mini_kv.tools.planning.cost import Card, Served, decode_step, largest_batch, prefill_seconds
 
 
 def softmax_in_tiles() -> Instrument:
@@ -221,7 +221,7 @@ def timetable() -> Instrument:
 
 
 def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
-    """Return measured times of one more word, in true proportion. `rows`: as recorded by `mini_kv.bench.generate`."""
+    """Return measured times of one more word, in true proportion. `rows`: as recorded by `mini_kv.dev.generate`."""
     most = max(row.get("no cache ms", 0.0) for row in rows)
     longest = max(row["tokens"] for row in rows)
     names = {"no cache ms": "without a cache", "contiguous ms": "with one, in a row", "paged ms": "with one, in blocks"}

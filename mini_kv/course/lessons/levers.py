@@ -27,9 +27,9 @@ from mini_kv.course.lessons.misbehave import idle_seconds, serve
 from mini_kv.course.lessons.slot_map import SlotMap
 from mini_kv.course.lessons.timeline import OUT, long_among_short
 from mini_kv.course.lessons.windows import held_at_each_token, held_while_computing
-from mini_kv.planning.cost import Card, Served, request_cost, tokens_per_second
 from mini_kv.tiers.reload_cost import ReloadCost
-from mini_kv.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.planning.cost import Card, Served, request_cost, tokens_per_second
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
 
 
 def waste_lever(lengths: Sequence[int]) -> Lever:

@@ -16,9 +16,9 @@ from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.course.lessons.challenge import Challenge
 from mini_kv.course.lessons.chart import line_chart
 from mini_kv.course.lessons.lever import Lever
-from mini_kv.serve.kv_events import KVEventBatch, encode_batch, external_block_hash
-from mini_kv.serve.kv_events_manager import EventsKVCacheManager
-from mini_kv.serve.mirror import Follower, Mirror
+from mini_kv.tools.serve.kv_events import KVEventBatch, encode_batch, external_block_hash
+from mini_kv.tools.serve.kv_events_manager import EventsKVCacheManager
+from mini_kv.tools.serve.mirror import Follower, Mirror
 
 NUM_PROMPTS, NUM_BLOCKS, BLOCK_SIZE = 200, 61, 4
 AWAY = range(120, 132)

@@ -21,18 +21,18 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.given.faulty_parts import FreesFullBlocks, NeverForgets
 from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.course.lessons.notebook import Lines
-from mini_kv.events.debug import DebugKVCacheManager
-from mini_kv.events.leaks import Leak, find_leaks
-from mini_kv.events.lifetimes import Life, Reuse, block_lives, histogram, residency, reuses
-from mini_kv.traces.causes import find_causes
-from mini_kv.traces.commands.explain_command import report
-from mini_kv.traces.faults import FAULTS
-from mini_kv.traces.generators import generate
-from mini_kv.traces.observed_run import Watched, watch
-from mini_kv.traces.prompt_hashes import make_prompts
-from mini_kv.traces.readers.token_request import TokenRequest
-from mini_kv.traces.runs import Setup
-from mini_kv.traces.waterfall import make_waterfall
+from mini_kv.story.debug import DebugKVCacheManager
+from mini_kv.story.leaks import Leak, find_leaks
+from mini_kv.story.lifetimes import Life, Reuse, block_lives, histogram, residency, reuses
+from mini_kv.tools.traces.causes import find_causes
+from mini_kv.tools.traces.commands.explain_command import report
+from mini_kv.tools.traces.faults import FAULTS
+from mini_kv.tools.traces.generators import generate
+from mini_kv.tools.traces.observed_run import Watched, watch
+from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.runs import Setup
+from mini_kv.tools.traces.waterfall import make_waterfall
 
 NUM_REQUESTS = 120
 BLOCK_SIZE = 16
@@ -44,7 +44,7 @@ class Fault:
     """A fault and its server: a pool of `num_blocks`, at most `max_num_seqs` requests at once."""
 
     traffic: str | None = None
-    """One of `mini_kv.traces.faults.FAULTS`."""
+    """One of `mini_kv.tools.traces.faults.FAULTS`."""
     parts: KVCacheParts = field(default_factory=KVCacheParts)
     max_num_seqs: int = 16
     num_blocks: int = 1200
@@ -190,7 +190,7 @@ def debugged(name: str, seed: int = 0) -> Lines:
 
 
 def bars(values: dict[int, int], unit: str = "s") -> str:
-    """Return a histogram of `mini_kv.events.lifetimes.histogram` as lines of text."""
+    """Return a histogram of `mini_kv.story.lifetimes.histogram` as lines of text."""
     most = max(values.values(), default=1)
     return "\n".join(
         f"below {bound:>3} {unit} {count:>6,} {'#' * round(40 * count / most)}".rstrip()

@@ -24,9 +24,9 @@ from mini_kv.course.lessons.lever import Lever
 from mini_kv.course.lessons.needs import need
 from mini_kv.course.lessons.small_cache import LiveCache
 from mini_kv.course.lessons.trusted import trusted
-from mini_kv.events.scenario import PlayedStep, Scenario, load_scenario
-from mini_kv.events.traced_manager import TracedKVCacheManager
-from mini_kv.viz import figure
+from mini_kv.story import figure
+from mini_kv.story.scenario import PlayedStep, Scenario, load_scenario
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 PROMPTS = {
     "16 common tokens, then 4 unique ones": "0..15 100..103",

@@ -29,7 +29,7 @@ from mini_kv.engine.detokenizer import IncrementalDetokenizer
 from mini_kv.engine.engine_stats import EngineStats
 from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.policy.catalogue import find_policy
-from mini_kv.serve.live_story import LiveStory
+from mini_kv.tools.serve.live_story import LiveStory
 
 FLOAT32_BYTES = 4
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from mini_kv.events.scenario import PlayedStep, Scenario, ScenarioPlayer
 from mini_kv.policy.eviction import parts_of
 from mini_kv.policy.ranked import SeenTwice
+from mini_kv.story.scenario import PlayedStep, Scenario, ScenarioPlayer
 
 
 def play_seen_twice(scenario: Scenario) -> Iterator[PlayedStep]:

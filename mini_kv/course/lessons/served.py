@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mini_kv.serve.app import Service
-from mini_kv.serve.serve_command import add_arguments, make_service
-from mini_kv.serve.server import Server
+from mini_kv.tools.serve.app import Service
+from mini_kv.tools.serve.serve_command import add_arguments, make_service
+from mini_kv.tools.serve.server import Server
 
 
 class Reply(NamedTuple):

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.metrics import MemoryUse, memory_over_time
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.scenario import parse_tokens, prefill
-from mini_kv.events.story import id_runs
-from mini_kv.events.traced_manager import Span, TracedKVCacheManager
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.metrics import MemoryUse, memory_over_time
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.scenario import parse_tokens, prefill
+from mini_kv.story.story_text import id_runs
+from mini_kv.story.traced_manager import Span, TracedKVCacheManager
 
 _FIRST_STRANGE_TOKEN = 1_000_000
 """Tokens from here on belong to unknown requests. No prompt of the reader has them."""

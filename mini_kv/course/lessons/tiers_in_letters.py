@@ -12,16 +12,16 @@ from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.frame import frame_of
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import Span
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.frame import frame_of
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.story_json import Data, StoryWriter
+from mini_kv.story.traced_manager import Span
 from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
 from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.sealed import OVERHEAD_BYTES
 from mini_kv.tiers.tiered_cache import TieredCache
 from mini_kv.tiers.tiered_scheduler import TieredScheduler
-from mini_kv.viz.story_json import Data, StoryWriter
 
 _BLOCK_SIZE = 4
 _BYTES = 8

@@ -17,7 +17,7 @@ from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.events.step_loop import run_step, sample_ready
+from mini_kv.story.step_loop import run_step, sample_ready
 
 ABSENT, WAITS, PROMPT, ANSWER, OUT, AGAIN = "", "waits", "prompt", "answer", "thrown out", "again"
 

@@ -24,8 +24,8 @@ from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.model_runner import Batch, ModelRunner
 from mini_kv.engine.output_processor import sample_name
 from mini_kv.engine.tokenizer import Tokenizer
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import TracedKVCacheManager
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 
 @cache

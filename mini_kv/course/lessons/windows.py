@@ -17,7 +17,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.events.scenario import parse_group
+from mini_kv.story.scenario import parse_group
 
 _NEW_TOKEN = 1_000_000
 """The output token of every request here. No prompt has it."""

@@ -10,12 +10,12 @@ from mini_kv.core.request import Request
 from mini_kv.course.finale.assembly import make_manager
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.questions.question import BLOCK_SIZE, MAX_LINES, Call, from_letters, letters, listed
-from mini_kv.events import scenario
-from mini_kv.events.frame import Frame, frame_of
-from mini_kv.events.predict import Answer, measure_step
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import Span, TracedKVCacheManager
-from mini_kv.viz.text import draw_state
+from mini_kv.story import scenario
+from mini_kv.story.frame import Frame, frame_of
+from mini_kv.story.predict import Answer, measure_step
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.text import draw_state
+from mini_kv.story.traced_manager import Span, TracedKVCacheManager
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 MAX_ALIVE = 3

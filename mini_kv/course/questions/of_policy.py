@@ -9,9 +9,9 @@ from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.course.questions.question import Call, Question, listed
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.recorder import Recorder
 from mini_kv.policy.eviction import parts_of
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.recorder import Recorder
 
 LAB = "lab-13"
 BLOCK_SIZE = 2

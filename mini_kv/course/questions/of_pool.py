@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mini_kv.course.questions.question import Call, Question, listed
-from mini_kv.events.frame import Frame, frame_of_pool
-from mini_kv.events.predict import answer_text, measure_step
-from mini_kv.viz.text import draw_state
+from mini_kv.story.frame import Frame, frame_of_pool
+from mini_kv.story.predict import answer_text, measure_step
+from mini_kv.story.text import draw_state
 
 LAB = "lab-03"
 NUM_BLOCKS = 10

@@ -11,11 +11,11 @@ from mini_kv.course.finale.assembly import make_manager, make_scheduler
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.questions.cache_run import call_line
 from mini_kv.course.questions.question import BLOCK_SIZE, MAX_LINES, Call, Question, from_letters, letters, listed
-from mini_kv.events.frame import Frame, frame_of
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.step_loop import sample_ready
-from mini_kv.events.traced_manager import TracedKVCacheManager
-from mini_kv.viz.text import draw_state
+from mini_kv.story.frame import Frame, frame_of
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.step_loop import sample_ready
+from mini_kv.story.text import draw_state
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 LAB = "lab-11"
 NUM_BLOCKS, BUDGET, MAX_SEQS = 9, 10, 3

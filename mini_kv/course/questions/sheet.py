@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 
 from mini_kv.course.questions.question import Question
-from mini_kv.viz.text import LEGEND
+from mini_kv.story.text import LEGEND
 
 MARKS = f"{LEGEND}  abcd=four tokens  1:abcd=block 1 is cached with these tokens  -:abcd=no block is"
 """The meaning of the marks in the drawings."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.strict_json import check_file, read_object
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.hf.hf_model import HuggingFaceModel, check_config
 from mini_kv.engine.hf.hf_tokenizer import HuggingFaceTokenizer
@@ -26,7 +27,6 @@ from mini_kv.engine.hf.tokenizer_patterns import KNOWN_PATTERNS, patterns_in
 from mini_kv.engine.tokenizer import MAX_TOKENIZER_BYTES
 from mini_kv.engine.weights_file import TensorHeader, check_finite, num_elements, read_header
 from mini_kv.installer import install_extra
-from mini_kv.strict_json import check_file, read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

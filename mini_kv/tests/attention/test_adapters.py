@@ -1,7 +1,7 @@
 """The adapters to FlashInfer and flash-attn hand over what these packages document, and hand back what we promise.
 
 No GPU and neither package is needed: a stand-in takes the arguments apart as the documentation says, and computes with
-the oracle. That the documentation is right shows on a GPU alone (`python -m mini_kv.bench.attention`).
+the oracle. That the documentation is right shows on a GPU alone (`python -m mini_kv.dev.attention`).
 """
 
 import math

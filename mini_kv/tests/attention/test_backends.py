@@ -139,7 +139,7 @@ def test_a_write_that_does_not_fit_is_refused_and_nothing_written():
 def test_without_torch_the_import_says_what_to_install_and_the_rest_of_mini_kv_works():
     script = (
         "import sys; sys.modules['torch'] = None\n"  # which makes `import torch` fail as if it were not installed
-        "import mini_kv.core.kv_cache_manager, mini_kv.events.story, mini_kv.viz.text\n"
+        "import mini_kv.core.kv_cache_manager, mini_kv.story.story_text, mini_kv.story.text\n"
         "try:\n    import mini_kv.attention.backends\n"
         "except ModuleNotFoundError as error:\n    print(error.name, error, sep='|')"
     )

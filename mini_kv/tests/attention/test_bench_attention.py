@@ -7,11 +7,11 @@ from contextlib import redirect_stdout
 import pytest
 import torch
 
-from mini_kv.bench.attention import cpu, cpu_peers, gpu, gpu_peers
-from mini_kv.bench.attention.__main__ import main
-from mini_kv.bench.attention.shapes import Shape, decode, make_inputs, prefill
-from mini_kv.bench.attention.timing import cpu_seconds
-from mini_kv.bench.measure import Spread
+from mini_kv.dev.attention import cpu, cpu_peers, gpu, gpu_peers
+from mini_kv.dev.attention.__main__ import main
+from mini_kv.dev.attention.shapes import Shape, decode, make_inputs, prefill
+from mini_kv.dev.attention.timing import cpu_seconds
+from mini_kv.dev.measure import Spread
 from mini_kv.tests.attention.problem import relative_error
 
 GIB = 2**30
@@ -127,7 +127,7 @@ def test_the_header_says_why_vllm_is_not_measured(tmp_path):
 
 def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fit():
     pytest.importorskip("triton", reason="the kernels need triton: make test, or pip install triton")
-    from mini_kv.bench.attention.tune import tune
+    from mini_kv.dev.attention.tune import tune
 
     def clock(calls):
         if clock_calls:
@@ -144,7 +144,7 @@ def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fi
 
 @pytest.mark.slow
 def test_the_engines_tokens_are_compared_with_the_cpus(capsys):
-    from mini_kv.bench.attention import engine_on_gpu
+    from mini_kv.dev.attention import engine_on_gpu
 
     assert engine_on_gpu.main("cpu", ("torch", "plain")) == 0
     assert "plain on cpu: 4 of 4 texts of 64 tokens as on the CPU" in capsys.readouterr().out

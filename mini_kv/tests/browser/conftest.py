@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from mini_kv.story.figure import script
 from mini_kv.tests.browser.fill_once import fill_once
-from mini_kv.viz.figure import script
 
 HERE = Path(__file__).parent
 PACKED = HERE.parents[2] / "book" / "docs" / "assets" / "kv-lab"

@@ -7,12 +7,12 @@ import pytest
 
 from mini_kv.course.lessons import tiers_in_letters
 from mini_kv.course.lessons.levers import waste_lever
-from mini_kv.events.scenario import load_scenario, parse_scenario, scenario_names
+from mini_kv.story.figure import page, story_data
+from mini_kv.story.scenario import load_scenario, parse_scenario, scenario_names
+from mini_kv.story.state import ids
+from mini_kv.story.still import MOST_BLOCKS, TINTS, svg
 from mini_kv.tests.browser.conftest import silent_pages
 from mini_kv.tests.story_examples import crowded_run
-from mini_kv.viz.figure import page, story_data
-from mini_kv.viz.state import ids
-from mini_kv.viz.still import MOST_BLOCKS, TINTS, svg
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,7 @@ from mini_kv_book.league import hit_rates
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
 from mini_kv.course.lessons.instrument import STYLE, script
-from mini_kv.planning.cost import H200, served
+from mini_kv.tools.planning.cost import H200, served
 
 pytestmark = pytest.mark.browser
 

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from mini_kv.events.puzzle import load_puzzle
+from mini_kv.story.puzzle import load_puzzle
 from mini_kv.tests.test_puzzles import SOLUTIONS
 
 PHONE = {"width": 320, "height": 700, "has_touch": True}

@@ -3,14 +3,14 @@
 import pytest
 
 from mini_kv.course.lessons.policies import play_seen_twice
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.frame import frames
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.events.vllm_source import EVENTS, LOOKUP
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.figure import fragment, key_step, page, played_data, script, spans_data, story_data
+from mini_kv.story.frame import frames
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario, scenario_names
+from mini_kv.story.text import draw_state
+from mini_kv.story.vllm_source import EVENTS, LOOKUP
 from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
 from mini_kv.tests.traced_run import random_life
-from mini_kv.viz.figure import fragment, key_step, page, played_data, script, spans_data, story_data
-from mini_kv.viz.text import draw_state
 
 pytestmark = pytest.mark.browser
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mini_kv.viz.figure import page as page_of
+from mini_kv.story.figure import page as page_of
 
 pytest.importorskip("uvicorn", reason="the live page: `make test` gets what the server needs")
 Endpoint = pytest.importorskip("mini_kv.tests.serve.endpoint", reason="the live page needs torch").Endpoint

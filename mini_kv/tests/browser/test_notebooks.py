@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 
 from mini_kv.course.lessons.small_cache import LiveCache
-from mini_kv.events.scenario import load_scenario
+from mini_kv.story.scenario import load_scenario
 
 pytestmark = pytest.mark.notebooks
 

@@ -38,7 +38,7 @@ REFUSED = {
     "edits the scoreboard": (
         "from mini_kv.course.labkit import scoreboard\nscoreboard.LabResult.score = property(lambda r: r.points)\n"
     ),
-    "takes the scenario's prefill": "from mini_kv.events.scenario import prefill\n",
+    "takes the scenario's prefill": "from mini_kv.story.scenario import prefill\n",
     "reads the solution": "exec(open('solutions/lab-05/solution.py').read())\n",
     "loads the solution": "import importlib\nimportlib.import_module('solutions')\n",
     "writes to others": "import pathlib\nfor p in pathlib.Path('..').rglob('*.py'): p.write_text('')\n",

@@ -8,7 +8,7 @@ from mini_kv.core.sched.output import CachedRequestData, NewRequestData, Schedul
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.course.given.slot_worker import RememberingWorker
 from mini_kv.course.labkit.fixture import LabFailure
-from mini_kv.events.step_loop import run_step
+from mini_kv.story.step_loop import run_step
 
 
 def first_step() -> SchedulerOutput:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.bench.draft_acceptance import main
+from mini_kv.dev.draft_acceptance import main
 
 RECORDED = Path(__file__).parents[3] / "book" / "data" / "drafts.json"
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mini_kv.bench.attention.cpu_peers import VARIABLE
-from mini_kv.bench.generate import batch, cache, peers, prefix, vllm_peer
-from mini_kv.bench.generate.__main__ import main, measure
-from mini_kv.bench.generate.setup import QUICK, SHAPES, Setup, clock_of, make_setup
+from mini_kv.dev.attention.cpu_peers import VARIABLE
+from mini_kv.dev.generate import batch, cache, peers, prefix, vllm_peer
+from mini_kv.dev.generate.__main__ import main, measure
+from mini_kv.dev.generate.setup import QUICK, SHAPES, Setup, clock_of, make_setup
 from mini_kv.engine.contiguous import NoCache
 from mini_kv.engine.model import TinyLlama
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.bench.tiers import LENGTHS, costs, main, measured_crossover
 from mini_kv.core.errors import ConfigError
+from mini_kv.dev.tiers import LENGTHS, costs, main, measured_crossover
 
 FOUND = {
     "computed": {length: 1.0 + 0.10 * length for length in LENGTHS},

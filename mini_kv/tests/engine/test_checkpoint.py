@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mini_kv.dev.training.train import Pieces
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tiny_folder
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.tokenizer import Tokenizer
-from mini_kv.training.train import Pieces
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,

@@ -23,8 +23,8 @@ from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.labkit.time_limit import TookTooLongError
-from mini_kv.events.edge import EdgeKind
 from mini_kv.installer import pip
+from mini_kv.story.edge import EdgeKind
 from mini_kv.tests.engine.test_own_engine import LABS, NEEDS_TRITON, REPOSITORY, SOLUTIONS, folder_of
 from mini_kv.tests.tree import drawn
 

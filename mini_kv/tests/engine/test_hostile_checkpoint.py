@@ -21,13 +21,13 @@ from safetensors.torch import load_file, save_file
 
 from mini_kv.cli import main
 from mini_kv.core.errors import KVCacheError
+from mini_kv.dev.training.train_tokenizer import tokenizer_json
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tensor_shapes
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.errors import LONGEST, CheckpointError
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.training.train_tokenizer import tokenizer_json
 
 SMALL = ModelConfig(260, 16, 24, 2, 4, 2, 4, max_position_embeddings=64)
 TOKENIZER = tokenizer_json([(b"c", b"k"), (b"l", b"o"), (b"lo", b"ck")], "<|end|>")

@@ -15,7 +15,7 @@ from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.story.debug import DebugKVCacheManager
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)

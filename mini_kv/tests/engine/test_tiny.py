@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mini_kv.dev.training.prose import read_prose
+from mini_kv.dev.training.train import Pieces, text_loss
 from mini_kv.engine.checkpoint import load_config, load_model, tiny_folder
-from mini_kv.training.prose import read_prose
-from mini_kv.training.train import Pieces, text_loss
 
 ROOT = Path(__file__).parents[3]
 LEARNED = 4.1

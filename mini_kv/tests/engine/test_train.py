@@ -7,11 +7,19 @@ import pytest
 import torch
 
 from mini_kv.attention.options import AttentionOptions
+from mini_kv.dev.training.prose import paragraphs, texts_of
+from mini_kv.dev.training.train import (
+    Pieces,
+    Recipe,
+    draw_pieces,
+    make_checkpoint,
+    new_model,
+    piece_loss,
+    seen_by_window,
+)
+from mini_kv.dev.training.train_tokenizer import learn_merges
 from mini_kv.engine.checkpoint import load_model
 from mini_kv.engine.model import ModelConfig
-from mini_kv.training.prose import paragraphs, texts_of
-from mini_kv.training.train import Pieces, Recipe, draw_pieces, make_checkpoint, new_model, piece_loss, seen_by_window
-from mini_kv.training.train_tokenizer import learn_merges
 
 PAGE = """\
 # Blocks

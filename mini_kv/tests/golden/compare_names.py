@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 ROOT = Path(__file__).parents[3]
 RECORDERS = ("mini_kv/tests/golden/record*.py", "mini_kv/tests/golden/versions.py")
-TEXTS = ("book/docs/**/*.md", "mini_kv/verify/*.py", "labs/*/README.md", "mini_kv/core/**/*.py", *RECORDERS)
+TEXTS = ("book/docs/**/*.md", "mini_kv/course/verify/*.py", "labs/*/README.md", "mini_kv/core/**/*.py", *RECORDERS)
 NOT_READ = ("book/docs/api/", "book/docs/labs/", "book/docs/reference/upstream.md")
 """Generated pages, and the page of these differences."""
 

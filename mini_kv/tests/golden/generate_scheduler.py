@@ -14,8 +14,8 @@ import json
 import random
 from typing import Any
 
-from mini_kv.verify.language import format_numbers
-from mini_kv.verify.scheduler import DEFAULTS, SCENARIO_FILES
+from mini_kv.course.verify.language import format_numbers
+from mini_kv.course.verify.scheduler import DEFAULTS, SCENARIO_FILES
 
 TIGHT = {"num_blocks": 10, "max_model_len": 36}
 SMALL_STEPS = {"max_num_batched_tokens": 12}

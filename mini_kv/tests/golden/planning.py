@@ -14,7 +14,7 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_groups,
     with_cache_dtype,
 )
-from mini_kv.planning.models import load_model
+from mini_kv.tools.planning.models import load_model
 
 FOLDER = Path(__file__).parent
 PLANNING = FOLDER / "vllm-0.33-planning.json"

@@ -49,10 +49,10 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unuse
 )
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 
+from mini_kv.course.verify import manager
+from mini_kv.course.verify.language import Scenario, State
+from mini_kv.course.verify.vllm_names import ManagerWithVLLMNames
 from mini_kv.tests.golden.versions import options_of, playable
-from mini_kv.verify import manager
-from mini_kv.verify.language import Scenario, State
-from mini_kv.verify.vllm_names import ManagerWithVLLMNames
 
 COMMAND = "python -m mini_kv.tests.golden.record"
 

@@ -34,10 +34,10 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[imp
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found, unused-ignore]
 
+from mini_kv.course.verify import scheduler
+from mini_kv.course.verify.adapters.mini_kv_scheduler import LIMITS, SchedulerAdapter
 from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
 from mini_kv.tests.golden.versions import playable
-from mini_kv.verify import scheduler
-from mini_kv.verify.adapters.mini_kv_scheduler import LIMITS, SchedulerAdapter
 
 COMMAND = "python -m mini_kv.tests.golden.record_scheduler"
 

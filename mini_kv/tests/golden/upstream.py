@@ -17,10 +17,10 @@ from typing import Any
 from mini_kv_book import record_vllm
 from mini_kv_book import upstream as names_held
 
+from mini_kv.course.verify import manager, scheduler
 from mini_kv.tests.golden.compare_calls import changed_calls
 from mini_kv.tests.golden.compare_names import ROOT, changed_names, texts, users
 from mini_kv.tests.golden.planning import PLANNING
-from mini_kv.verify import manager, scheduler
 
 FOLDER = Path(__file__).parent
 CHANGES = ROOT / "book" / "data" / "upstream.json"

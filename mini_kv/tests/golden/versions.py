@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mini_kv.verify.adapter import NotBuiltError
-from mini_kv.verify.language import Scenario
+from mini_kv.course.verify.adapter import NotBuiltError
+from mini_kv.course.verify.language import Scenario
 
 
 def options_of(function: Callable[..., Any], **options: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from mini_kv.core.block_hash import get_block_hash, get_group_id
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.serve.kv_events import MEDIUM_GPU, AnyEvent, KVEventBatch, encode_batch, external_block_hash
-from mini_kv.serve.kv_events_manager import EventsKVCacheManager
-from mini_kv.serve.kv_events_publisher import PublishingScheduler
-from mini_kv.serve.mirror import Follower, Key, Mirror
 from mini_kv.tests.scheduler_driver import Run
+from mini_kv.tools.serve.kv_events import MEDIUM_GPU, AnyEvent, KVEventBatch, encode_batch, external_block_hash
+from mini_kv.tools.serve.kv_events_manager import EventsKVCacheManager
+from mini_kv.tools.serve.kv_events_publisher import PublishingScheduler
+from mini_kv.tools.serve.mirror import Follower, Key, Mirror
 
 
 class LossyWire:

@@ -10,10 +10,10 @@ import pytest
 import zmq
 
 from mini_kv.cli import main
-from mini_kv.events.vllm_source import PUBLISHED
-from mini_kv.serve.attach import Subscriber, read_metrics
-from mini_kv.serve.attach_draw import metrics_line, source_lines, state_lines, tree_lines
-from mini_kv.serve.kv_events import (
+from mini_kv.story.vllm_source import PUBLISHED
+from mini_kv.tools.serve.attach import Subscriber, read_metrics
+from mini_kv.tools.serve.attach_draw import metrics_line, source_lines, state_lines, tree_lines
+from mini_kv.tools.serve.kv_events import (
     AllBlocksCleared,
     AnyEvent,
     BlockRemoved,
@@ -22,9 +22,9 @@ from mini_kv.serve.kv_events import (
     KVEventBatch,
     encode_batch,
 )
-from mini_kv.serve.kv_events_publisher import ZmqEventPublisher
-from mini_kv.serve.mirror import Mirror
-from mini_kv.serve.mirror_trace import SeenRequests
+from mini_kv.tools.serve.kv_events_publisher import ZmqEventPublisher
+from mini_kv.tools.serve.mirror import Mirror
+from mini_kv.tools.serve.mirror_trace import SeenRequests
 
 
 def stored(*hashes: int, parent: int | None = None, salt: str | None = None) -> BlockStored:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mini_kv.bench.beside_vllm.__main__ import as_run, main, read_recording
-from mini_kv.bench.beside_vllm.compare import AGREE, compare
-from mini_kv.bench.beside_vllm.running_server import live_run
-from mini_kv.bench.beside_vllm.workload import (
+from mini_kv.dev.beside_vllm.__main__ import as_run, main, read_recording
+from mini_kv.dev.beside_vllm.compare import AGREE, compare
+from mini_kv.dev.beside_vllm.running_server import live_run
+from mini_kv.dev.beside_vllm.workload import (
     BLOCK_SIZE,
     LIMITS,
     NUM_BLOCKS,
@@ -22,11 +22,11 @@ from mini_kv.bench.beside_vllm.workload import (
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.serve.attach import Subscriber
-from mini_kv.serve.kv_events import BlockRemoved, BlockStored, KVEventBatch
-from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing
-from mini_kv.serve.mirror import Mirror
 from mini_kv.tests.kv_events.events_driver import pool_keys
+from mini_kv.tools.serve.attach import Subscriber
+from mini_kv.tools.serve.kv_events import BlockRemoved, BlockStored, KVEventBatch
+from mini_kv.tools.serve.kv_events_publisher import ZmqEventPublisher, publishing
+from mini_kv.tools.serve.mirror import Mirror
 
 RECORDING = Path(__file__).with_name("beside_vllm.json.gz")
 WORK = make_work()

@@ -21,11 +21,13 @@ from mini_kv.core.request import LoRARequest, MultiModalFeature
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.events.edge import EdgeKind
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import TracedKVCacheManager, edges_of
-from mini_kv.serve import kv_events
-from mini_kv.serve.kv_events import (
+from mini_kv.story.edge import EdgeKind
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.traced_manager import TracedKVCacheManager, edges_of
+from mini_kv.tests.engine.small_models import small_model
+from mini_kv.tests.kv_events.record_kv_events import EVENTS, RECORDING, with_bytes
+from mini_kv.tools.serve import kv_events
+from mini_kv.tools.serve.kv_events import (
     AllBlocksCleared,
     AnyEvent,
     BlockRemoved,
@@ -35,10 +37,8 @@ from mini_kv.serve.kv_events import (
     encode_batch,
     external_block_hash,
 )
-from mini_kv.serve.kv_events_manager import EventsKVCacheManager
-from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing
-from mini_kv.tests.engine.small_models import small_model
-from mini_kv.tests.kv_events.record_kv_events import EVENTS, RECORDING, with_bytes
+from mini_kv.tools.serve.kv_events_manager import EventsKVCacheManager
+from mini_kv.tools.serve.kv_events_publisher import ZmqEventPublisher, publishing
 
 RECORDED = json.loads(RECORDING.read_text(encoding="utf-8"))
 

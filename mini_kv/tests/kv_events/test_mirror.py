@@ -6,8 +6,11 @@ import random
 import msgspec
 import pytest
 
-from mini_kv.events.traced_manager import free_order_of
-from mini_kv.serve.kv_events import (
+from mini_kv.story.traced_manager import free_order_of
+from mini_kv.tests.kv_events.events_driver import LossyWire, driven, pool_keys, take_events
+from mini_kv.tests.scheduler_driver import Run
+from mini_kv.tests.scheduler_matrix import CONFIGS
+from mini_kv.tools.serve.kv_events import (
     MEDIUM_GPU,
     AllBlocksCleared,
     AnyEvent,
@@ -16,10 +19,7 @@ from mini_kv.serve.kv_events import (
     KVEventBatch,
     encode_batch,
 )
-from mini_kv.serve.mirror import Follower, Mirror
-from mini_kv.tests.kv_events.events_driver import LossyWire, driven, pool_keys, take_events
-from mini_kv.tests.scheduler_driver import Run
-from mini_kv.tests.scheduler_matrix import CONFIGS
+from mini_kv.tools.serve.mirror import Follower, Mirror
 
 CACHING = [config for config in CONFIGS if config.enable_caching]
 

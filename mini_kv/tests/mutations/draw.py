@@ -45,7 +45,7 @@ def tracked(root: Path) -> dict[str, str]:
 def room_of(path: str) -> str | None:
     """Return the room of a file, `None` if it is not mutated. The top level of mini_kv is the room `cli`."""
     parts = path.split("/")
-    if parts[:2] == ["mini_kv", "tests"] or path == "mini_kv/viz/kv_story.js" or parts[0] not in ("mini_kv", "book"):
+    if parts[:2] == ["mini_kv", "tests"] or path == "mini_kv/story/kv_story.js" or parts[0] not in ("mini_kv", "book"):
         return None  # that script is joined from others
     room = "book" if parts[0] == "book" else parts[1] if len(parts) > 2 else "cli"
     return room if path.endswith(".py") else f"{room}-js"

@@ -4,8 +4,8 @@ import pytest
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.ahead import evicting_ahead
-from mini_kv.traces.replay import replay
-from mini_kv.traces.synthetic import generate
+from mini_kv.tools.traces.replay import replay
+from mini_kv.tools.traces.synthetic import generate
 
 AHEAD = [0, 25, 50, 75, 100]
 

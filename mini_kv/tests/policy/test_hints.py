@@ -9,8 +9,8 @@ from mini_kv.policy.catalogue import POLICIES
 from mini_kv.policy.eviction import Hint, Policy, parts_of
 from mini_kv.policy.hints import ExpectedReturn
 from mini_kv.policy.ranked import Ranked
-from mini_kv.traces.readers.mooncake import TraceRequest
-from mini_kv.traces.replay import replay
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.traces.replay import replay
 
 TOOL, USER = 17_000, 221_000
 

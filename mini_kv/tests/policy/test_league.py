@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES, find_policy
 from mini_kv.policy.eviction import parts_of
-from mini_kv.traces.commands.league_command import add_arguments, format_table
-from mini_kv.traces.commands.league_command import run as run_league
-from mini_kv.traces.intervals import Interval, SessionHits, compare
-from mini_kv.traces.league import BELADY, Standing, default_sizes, league
-from mini_kv.traces.readers.mooncake import read_trace
-from mini_kv.traces.replay import replay
-from mini_kv.traces.synthetic import generate
+from mini_kv.tools import traces
+from mini_kv.tools.traces.commands.league_command import add_arguments, format_table
+from mini_kv.tools.traces.commands.league_command import run as run_league
+from mini_kv.tools.traces.intervals import Interval, SessionHits, compare
+from mini_kv.tools.traces.league import BELADY, Standing, default_sizes, league
+from mini_kv.tools.traces.readers.mooncake import read_trace
+from mini_kv.tools.traces.replay import replay
+from mini_kv.tools.traces.synthetic import generate
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 

@@ -5,7 +5,7 @@ from mini_kv_book.league import as_markdown, hit_rates, load, percent
 from mini_kv_book.places import ROOT
 
 from mini_kv.policy.catalogue import POLICIES
-from mini_kv.traces.league import BELADY
+from mini_kv.tools.traces.league import BELADY
 
 CHAPTER = " ".join((ROOT / "book/docs/chapters/18-who-should-go.md").read_text(encoding="utf-8").split())
 

@@ -59,8 +59,8 @@ def answers() -> dict[str, Any]:
 
 def modules() -> list[str]:
     """Import all of core, trace and labkit, and viz as far as it is text; return the names."""
-    names = ["mini_kv", "mini_kv.viz.text", "mini_kv.viz.terminal"]
-    for package in ("mini_kv.core", "mini_kv.events", "mini_kv.course.labkit"):
+    names = ["mini_kv", "mini_kv.story.text", "mini_kv.story.terminal"]
+    for package in ("mini_kv.core", "mini_kv.story", "mini_kv.course.labkit"):
         path = importlib.import_module(package).__path__
         names += [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
     for name in names:
@@ -70,8 +70,8 @@ def modules() -> list[str]:
 
 def scenarios() -> dict[str, Any]:
     """Play every scenario: story, frame and drawing per step, and the whole as the terminal shows it."""
-    from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
-    from mini_kv.viz.terminal import draw_step, play_in_terminal
+    from mini_kv.story.scenario import ScenarioPlayer, load_scenario, scenario_names
+    from mini_kv.story.terminal import draw_step, play_in_terminal
 
     played = {}
     for name in scenario_names():
@@ -91,8 +91,8 @@ def scenarios() -> dict[str, Any]:
 
 def puzzles() -> dict[str, Any]:
     """Make all calls of every puzzle that can be made; return the story that the page draws, and what is measured."""
-    from mini_kv.events.puzzle import PuzzlePlayer, load_puzzle, puzzle_names
-    from mini_kv.viz.figure import puzzle_data
+    from mini_kv.story.figure import puzzle_data
+    from mini_kv.story.puzzle import PuzzlePlayer, load_puzzle, puzzle_names
 
     played = {}
     for name in puzzle_names():

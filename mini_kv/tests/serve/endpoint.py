@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from mini_kv import LLM, SamplingParams
 from mini_kv.course.lessons.served import Served
-from mini_kv.events.debug import leak_report
-from mini_kv.serve.engine_loop import Mailbox
+from mini_kv.story.debug import leak_report
+from mini_kv.tools.serve.engine_loop import Mailbox
 
 TEXT = "A block is free when no request holds it, and the cache remembers"
 

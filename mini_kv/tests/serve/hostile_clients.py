@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from mini_kv.serve.protocol import LABELS, NOT_HERE
+from mini_kv.tools.serve.protocol import LABELS, NOT_HERE
 
 
 def words(text: str) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from mini_kv.serve.engine_loop import Mailbox
-from mini_kv.serve.protocol import Fields, read_chat
 from mini_kv.tests.serve.endpoint import TEXT, offline
+from mini_kv.tools.serve.engine_loop import Mailbox
+from mini_kv.tools.serve.protocol import Fields, read_chat
 
 PROMPTS = [f"{text} {number}" for number in range(6) for text in ("The cache", "A block is free when", "Two requests")]
 
@@ -330,7 +330,7 @@ GOOD_REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.mark.parametrize(("before", "begun"), [(b"", b""), (b"", b"GET /hea"), (GOOD_REQUEST, b"GET /hea")])
 def test_who_does_not_finish_a_head_is_disconnected(shared, monkeypatch, before, begun):
     """Silent, or a letter now and then; as the first request of a connection, or after another."""
-    monkeypatch.setattr("mini_kv.serve.server.HEAD_S", 0.2)
+    monkeypatch.setattr("mini_kv.tools.serve.server.HEAD_S", 0.2)
     content, is_open, ends = b"", True, time.monotonic() + 4  # uvicorn itself closes what was silent for 5 s
     with socket.create_connection(("127.0.0.1", shared.port)) as client, contextlib.suppress(ConnectionError):
         client.sendall(before + begun)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.story.state import states
 from mini_kv.tests.serve.endpoint import TEXT
-from mini_kv.viz.state import states
 
 
 def tellings(endpoint, num, until=lambda telling: True):

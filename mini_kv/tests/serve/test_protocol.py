@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini_kv.serve.protocol import LABELS, NOT_HERE, Fields, RequestError, read_chat, read_completion, read_json
+from mini_kv.tools.serve.protocol import LABELS, NOT_HERE, Fields, RequestError, read_chat, read_completion, read_json
 
 COMPLETION = {"prompt": "a"}
 CHAT = {"messages": [{"role": "user", "content": "a"}]}

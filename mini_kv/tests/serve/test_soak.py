@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mini_kv.bench.serve import main
+from mini_kv.dev.serve import main
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.routing import Route
 
-from mini_kv.serve.app import make_app
-from mini_kv.serve.tenants import Tenants
+from mini_kv.tools.serve.app import make_app
+from mini_kv.tools.serve.tenants import Tenants
 
 LETTER = [11, 12, 13]
 """What all letters begin with; then come four digits, which are tokens 0 to 9, and a full stop."""

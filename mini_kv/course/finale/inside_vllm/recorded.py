@@ -9,7 +9,7 @@ from typing import Any
 
 from mini_kv.course.finale.model_workload import ModelWorkload
 from mini_kv.course.finale.steps import Numbering, Run, Step
-from mini_kv.events.frame import BlockView, Frame
+from mini_kv.story.frame import BlockView, Frame
 
 FILE = Path(__file__).with_name("recorded.json")
 BLOCK_SIZE = 32

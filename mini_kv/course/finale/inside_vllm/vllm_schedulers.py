@@ -32,9 +32,9 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.finale.assembly import make_manager, make_scheduler
 from mini_kv.course.finale.steps import Step, names_of
 from mini_kv.course.labkit.learner_parts import OwnParts
-from mini_kv.events.frame import Frame, frame_of, frame_of_pool
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.traced_manager import Span, TracedKVCacheManager
+from mini_kv.story.frame import Frame, frame_of, frame_of_pool
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.traced_manager import Span, TracedKVCacheManager
 
 ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 

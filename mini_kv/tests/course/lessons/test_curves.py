@@ -15,9 +15,9 @@ from mini_kv.course.lessons.curves import (
     small_trace,
     waste_over_block_sizes,
 )
-from mini_kv.events.metrics import MemoryUse
-from mini_kv.traces.readers.mooncake import TraceRequest
-from mini_kv.traces.replay import replay
+from mini_kv.story.metrics import MemoryUse
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.traces.replay import replay
 
 # Two chats of two turns that take turns, in blocks of 512: each second turn begins with the whole first one.
 #

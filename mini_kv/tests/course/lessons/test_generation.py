@@ -27,7 +27,7 @@ from mini_kv.course.lessons.predict import questions
 from mini_kv.course.lessons.watched import ForgetsNewBlocks, WatchedEngine, WatchedRunner, tiny
 from mini_kv.engine.contiguous import NoCache, generate_alone
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario
 from mini_kv.tests.test_predictions import ABOUT_THE_ENGINE
 
 SCENARIO = load_scenario("from-prompt-to-text")

@@ -6,7 +6,7 @@ from mini_kv.core.errors import RepeatedRequestError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.course.lessons.helpers import allocate_together, held
-from mini_kv.events.debug import DebugKVCacheManager, manager_state
+from mini_kv.story.debug import DebugKVCacheManager, manager_state
 
 
 def make_kv(num_blocks: int) -> KVCacheManager:

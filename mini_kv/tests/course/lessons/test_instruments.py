@@ -6,9 +6,9 @@ import pytest
 
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
-from mini_kv.planning.cost import H200, served
 from mini_kv.tests.course.lessons.test_instrument import drawn, seen
-from mini_kv.traces.replay import replay
+from mini_kv.tools.planning.cost import H200, served
+from mini_kv.tools.traces.replay import replay
 
 
 def llama():

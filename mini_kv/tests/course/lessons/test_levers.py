@@ -14,8 +14,8 @@ from mini_kv.course.lessons.levers import (
     waste_lever,
     window_lever,
 )
-from mini_kv.planning.cost import H200, served
-from mini_kv.traces.replay import replay
+from mini_kv.tools.planning.cost import H200, served
+from mini_kv.tools.traces.replay import replay
 
 pytestmark = pytest.mark.slow
 

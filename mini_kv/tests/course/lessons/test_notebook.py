@@ -14,11 +14,11 @@ from mini_kv.course.lessons import timeline
 from mini_kv.course.lessons.chart import LOOKS, bar_chart, line_chart, stacked_chart, timeline_chart
 from mini_kv.course.lessons.needs import MissingPackageError, need
 from mini_kv.course.lessons.notebook import LivePlayer, Story
-from mini_kv.events.recorder import Recorder
-from mini_kv.events.scenario import ScenarioError, load_scenario, prefill
-from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.installer import pip
-from mini_kv.viz import figure
+from mini_kv.story import figure
+from mini_kv.story.recorder import Recorder
+from mini_kv.story.scenario import ScenarioError, load_scenario, prefill
+from mini_kv.story.traced_manager import TracedKVCacheManager
 
 ROOT = Path(__file__).parents[4]
 

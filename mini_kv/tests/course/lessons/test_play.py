@@ -45,7 +45,7 @@ def test_its_events_are_those_of_the_engine_with_a_model(caching: str) -> None:
     pytest.importorskip("torch", reason="the small model needs PyTorch: make test")
     from mini_kv.engine.llm import LLM
     from mini_kv.engine.sampling import SamplingParams
-    from mini_kv.serve.live_story import LiveStory
+    from mini_kv.tools.serve.live_story import LiveStory
 
     live = LiveStory(record=True)
     llm = LLM(

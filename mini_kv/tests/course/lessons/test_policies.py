@@ -1,7 +1,7 @@
 """The same scenario under another policy: what the book's second figure shows."""
 
 from mini_kv.course.lessons.policies import play_seen_twice
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario
 
 
 def test_the_favourite_is_lost_under_lru_and_found_under_seen_twice() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from mini_kv.course.lessons.small_cache import LiveCache, found_in_turn, told
-from mini_kv.events.metrics import MemoryUse
-from mini_kv.events.story import story
+from mini_kv.story.metrics import MemoryUse
+from mini_kv.story.story_text import story
 
 
 def test_a_life_by_hand():

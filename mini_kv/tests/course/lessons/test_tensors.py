@@ -21,7 +21,7 @@ from mini_kv.course.lessons.tensors import (
     split_everywhere,
     write_steps,
 )
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario
 from mini_kv.tests.test_predictions import ABOUT_ATTENTION
 
 

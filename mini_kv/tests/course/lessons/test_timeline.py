@@ -13,8 +13,8 @@ from mini_kv.course.lessons.timeline import (
     timeline,
     who_runs_next,
 )
-from mini_kv.events.scenario import ScenarioPlayer, load_scenario
 from mini_kv.policy.admission_strategies import Greedy
+from mini_kv.story.scenario import ScenarioPlayer, load_scenario
 
 SIGNS = {ABSENT: " ", WAITS: ".", PROMPT: "P", ANSWER: "a", OUT: "x", AGAIN: "R"}
 

@@ -9,8 +9,8 @@ from mini_kv.course.lessons.instruments import changed_token
 from mini_kv.course.lessons.lever import Lever
 from mini_kv.course.lessons.notebook import Beside, Story
 from mini_kv.course.lessons.predict import Predict
-from mini_kv.events.scenario import load_scenario
-from mini_kv.viz.figure import story_data
+from mini_kv.story.figure import story_data
+from mini_kv.story.scenario import load_scenario
 
 VOID = {"br", "input", "path", "rect", "circle", "line", "use"}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mini_kv.bench.generate import peers
-from mini_kv.bench.generate.setup import make_setup
+from mini_kv.dev.generate import peers
+from mini_kv.dev.generate.setup import make_setup
 
 
 @pytest.mark.slow

@@ -18,11 +18,11 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from mini_kv.planning.config_file import FIELDS
-from mini_kv.planning.config_json import read_config
-from mini_kv.planning.models import load_model
 from mini_kv.tests.golden.planning import planning_rows
 from mini_kv.tests.test_config_json import PUBLIC
+from mini_kv.tools.planning.config_file import FIELDS
+from mini_kv.tools.planning.config_json import read_config
+from mini_kv.tools.planning.models import load_model
 
 RULES = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
 KNOWN, STATES = RULES["model_types"], RULES["states"]

@@ -1,0 +1,90 @@
+"""vLLM's arguments about a model, for `plan` and `why`, with the same names and meaning."""
+
+import argparse
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import KVCacheSpec
+from mini_kv.core.kv_cache_planning import CACHE_DTYPES, with_cache_dtype
+from mini_kv.tools.planning.cost import CARDS, Card
+from mini_kv.tools.planning.models import Model, load_model, model_names
+from mini_kv.tools.planning.states import GDN_PREFILL_BACKENDS
+
+LARGEST = 1_000_000_000
+"""The largest number that an option takes: tokens, cards, GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The arguments of vLLM that change a layer's KV, by vLLM's names."""
+
+    block_size: int = 16
+    kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    num_speculative_tokens: int = 0
+    gdn_prefill_backend: str = "flashinfer"
+    card: Card | None = None
+    """The GPU, or `None` if not given. It decides the backend above if that is not given."""
+
+    def load(self, name: str) -> tuple[Model, dict[str, KVCacheSpec]]:
+        """Return the model of that name or file, and one card's share of each layer. Errors: `load_model`'s."""
+        model = load_model(
+            name, self.block_size, self.tensor_parallel_size, self.num_speculative_tokens, self.gdn_prefill_backend
+        )
+        asked = {self.kv_cache_dtype, model.kv_cache_dtype} - {"auto"}
+        if len(asked) > 1:
+            raise ConfigError(f"{name} asks for a cache in {model.kv_cache_dtype}: leave --kv-cache-dtype out")
+        return model, with_cache_dtype(model.kv_cache_spec, asked.pop() if asked else "auto")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the model, and the arguments that `read_flags` reads."""
+    parser.add_argument("model", metavar="MODEL", help="a config.json, or a name that --list prints")
+    parser.add_argument("--list", action=_ListModels, nargs=0, help="print the names of models, and plan nothing")
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
+    about = "drafts per step (default: 0)"
+    parser.add_argument("--num-speculative-tokens", type=int, default=0, metavar="N", help=about)
+    add_card_flags(parser)
+
+
+class _ListModels(argparse.Action):
+    """Prints the names of models and ends the command, which then needs no model."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and exit."""
+        print("\n".join(model_names()), flush=True)
+        parser.exit()
+
+
+def add_card_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `read_card_flags` reads: those that change only a model's blocks."""
+    parser.add_argument("--gpu", type=str.lower, choices=list(CARDS), metavar="NAME", help=", ".join(CARDS))
+    group = parser.add_argument_group("how the model runs, as in vLLM")
+    about = f"of keys and values: {', '.join(CACHE_DTYPES)}"
+    group.add_argument("--kv-cache-dtype", choices=CACHE_DTYPES, metavar="NAME", default="auto", help=about)
+    about = "GPUs that share the model (default: 1)"
+    group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help=about)
+    about = f"{', '.join(GDN_PREFILL_BACKENDS)} (default: the GPU's)"
+    group.add_argument("--gdn-prefill-backend", choices=list(GDN_PREFILL_BACKENDS), metavar="NAME", help=about)
+
+
+def read_flags(args: argparse.Namespace) -> Flags:
+    """Return the flags. Raises `ConfigError` for a number out of range."""
+    check_number("block_size", args.block_size)
+    check_number("num_speculative_tokens", args.num_speculative_tokens, 0)
+    return replace(read_card_flags(args, args.block_size), num_speculative_tokens=args.num_speculative_tokens)
+
+
+def read_card_flags(args: argparse.Namespace, block_size: int) -> Flags:
+    """Return the flags, without drafts. Raises `ConfigError` for a number out of range."""
+    check_number("tensor_parallel_size", args.tensor_parallel_size)
+    card = CARDS.get(args.gpu)
+    backend = args.gdn_prefill_backend or ("flashinfer" if card is None or card.exports_states else "triton")
+    return Flags(block_size, args.kv_cache_dtype, args.tensor_parallel_size, gdn_prefill_backend=backend, card=card)
+
+
+def check_number(name: str, value: int, least: int = 1, most: int = LARGEST) -> None:
+    """Raise `ConfigError` if an option's number is out of range."""
+    if not least <= value <= most:
+        raise ConfigError(f"--{name.replace('_', '-')} is {value}, it must be from {least} to {most:,}")

@@ -1,0 +1,198 @@
+"""`mini-kv replay TRACE.jsonl`: the command around `replay`, and with `--rate` or `--admission` `replay_with_clock`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.messages import wrapped
+from mini_kv.policy.admission_strategies import strategies
+from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
+from mini_kv.policy.eviction import parts_of
+from mini_kv.progress_line import ProgressLine
+from mini_kv.tools.traces.cells import add_cell_arguments, run_cells
+from mini_kv.tools.traces.clock import ClockReport, arrival_times, replay_with_clock
+from mini_kv.tools.traces.prompt_hashes import as_hashes
+from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
+from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest
+from mini_kv.tools.traces.replay import ReplayReport, replay
+from mini_kv.typed_numbers import whole_number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
+    add_trace_arguments(parser)
+    parser.add_argument(
+        "--num-blocks", type=int, metavar="N", help="blocks of the pool, with the null block (default: all)"
+    )
+    about = "requests at once (default: 1, with a clock 128)"
+    parser.add_argument("--concurrency", type=int, metavar="N", help=about)
+    about = f"of eviction: {', '.join(POLICIES)}, or file.py:Class (default: lru)"
+    parser.add_argument("--policy", metavar="NAME", default="lru", help=about)
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    clock = parser.add_argument_group("with a clock and answers, through the scheduler")
+    clock.add_argument("--rate", metavar="R", help="requests per second, or the word recorded")
+    about = f"when waiting requests are admitted: {', '.join(strategies())}, file.py:Class, or all; may be repeated"
+    clock.add_argument("--admission", action="append", metavar="NAME", help=about)
+    about = "time of a step (default: 20)"
+    clock.add_argument("--ms-per-step", type=whole_number(0, 60_000), default=20, metavar="MS", help=about)
+    add_cell_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay the trace and print the report. Return the exit status.
+
+    0: done. 2: the trace or an argument is wrong. Then stderr gets one line, and nothing was replayed.
+    """
+    names = _names(args.admission)
+    try:
+        with ProgressLine(sys.stderr, "reading the trace") as line:
+            report = _report(args, names, line)
+    except (TraceError, ConfigError) as error:
+        print(f"mini-kv replay: {error}", file=sys.stderr)
+        return 2
+    except NotImplementedError as error:  # a policy that its author has not finished
+        print(f"mini-kv replay: {unfinished([args.policy, *names], error)}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"mini-kv replay: {args.trace}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except ValueError as error:  # a NUL in the path
+        print(f"mini-kv replay: {args.trace!r}: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(report))
+    return 0
+
+
+def _report(args: argparse.Namespace, names: list[str], line: ProgressLine) -> Iterable[str]:
+    """Replay the trace and return the lines of the report. Nothing is replayed if a name is wrong."""
+    policy = find_policy(args.policy)
+    for name in names:
+        find_strategy(name)  # a wrong name is told before a minute has gone by
+    rate = _rate(args.rate)
+    trace = as_hashes(read_traffic(args), args.block_size)
+    line.total = len(trace)
+    if args.rate is not None or args.admission is not None:
+        return [_with_clock(trace, names, rate, args, line)]
+    concurrency = 1 if args.concurrency is None else args.concurrency
+    report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts_of(policy), on_progress=line.show)
+    if args.json:
+        return [json.dumps(report.as_dict(), indent=2)]
+    return wrapped(_format_report(report), sys.stdout)
+
+
+def unfinished(policies: Sequence[str], error: NotImplementedError) -> str:
+    """Return a sentence about a method that one of the policies from files lacks."""
+    own = [policy for policy in policies if ":" in policy]
+    return f"{' or '.join(own)} is not finished: {error or 'a method of EvictionPolicy is missing'}"
+
+
+def _names(asked: Sequence[str] | None) -> list[str]:
+    """Return the requested strategies, each once. `all` means every strategy with a name."""
+    names: list[str] = []
+    for name in asked or ["greedy"]:
+        names += list(strategies()) if name == "all" else [name]
+    return list(dict.fromkeys(names))
+
+
+def _rate(written: str | None) -> float | None:
+    """Return the requested requests per second, or `None` for those of the trace."""
+    if written in (None, "recorded"):
+        return None
+    try:
+        return float(written)
+    except ValueError:
+        raise ConfigError(f"--rate is {written!r}: requests per second, or recorded") from None
+
+
+def _with_clock(
+    trace: Sequence[TraceRequest], names: list[str], rate: float | None, args: argparse.Namespace, line: ProgressLine
+) -> str:
+    """Replay the trace with a clock under each of these strategies, and return a line for each, or all as JSON."""
+    config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
+    clocked = _Clocked(trace, args.num_blocks, config, rate, args.ms_per_step, args.policy)
+    if len(names) == 1:
+        reports = {names[0]: _replay_clocked(clocked, names[0], line.show)}
+    else:
+        line.total = len(names)
+        found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=line.show)
+        reports = dict(zip(names, found, strict=True))
+    if args.json:
+        return json.dumps({name: asdict(report) for name, report in reports.items()}, indent=2)
+    seconds = (arrival_times(trace, rate)[-1] - arrival_times(trace, rate)[0]) / 1000
+    per_second = f"{len(trace) / seconds:.2f} per second" if seconds else "all at once"
+    return f"{len(trace):,} requests, {per_second}, steps of {args.ms_per_step} ms\n{_table(reports)}"
+
+
+class _Clocked(NamedTuple):
+    """The arguments that all replays with a clock share."""
+
+    trace: Sequence[TraceRequest]
+    num_blocks: int | None
+    config: SchedulerConfig
+    rate: float | None
+    ms_per_step: int
+    policy: str
+
+
+def _replay_clocked(clocked: _Clocked, strategy: str, on_progress: Callable[[int], None] | None = None) -> ClockReport:
+    return replay_with_clock(
+        clocked.trace,
+        clocked.num_blocks,
+        clocked.config,
+        strategy=find_strategy(strategy),
+        rate=clocked.rate,
+        ms_per_step=clocked.ms_per_step,
+        parts=parts_of(find_policy(clocked.policy)),
+        on_progress=on_progress,
+    )
+
+
+def _table(reports: dict[str, ClockReport]) -> str:
+    """Return the reports as a table, one line per strategy."""
+    first = next(iter(reports.values()))
+    lines = [
+        f"pool of {first.num_blocks:,} blocks (one is the null block); {first.requests_refused:,} requests are larger",
+        "",
+        "admission             steps  preempted  recomputed    hits  usage   peak  running  mean wait  longest",
+    ]
+    for name, report in reports.items():
+        label, hits = name.rpartition("/")[2], report.hit_tokens / max(report.prompt_tokens, 1)
+        lines.append(
+            f"{label:<20} {report.steps:>6,} {report.preemptions:>10,} {report.tokens_recomputed:>11,}"
+            f" {100 * hits:>5.1f} % {100 * report.mean_usage:>4.0f} % {report.peak_held_blocks:>6,}"
+            f" {report.peak_running:>8,} {report.mean_wait:>10.1f} {report.longest_wait:>8,}"
+        )
+    return "\n".join(lines)
+
+
+def _format_report(report: ReplayReport) -> list[str]:
+    """Return the report as text, one figure per line with the numbers that it is made of."""
+    r = report
+    return [
+        f"{r.requests:,} requests, {r.distinct_blocks:,} different full blocks of {r.block_size} tokens",
+        f"pool of {r.num_blocks:,} blocks (one is the null block), at most {r.concurrency:,} running at once",
+        "",
+        f"hit rate by tokens  {_percent(r.hit_rate_of_prompt_tokens):>9}  "
+        f"{r.hit_tokens:,} of {r.prompt_tokens:,} prompt tokens were in the cache",
+        f"hit rate by blocks  {_percent(r.hit_rate_of_full_blocks):>9}  "
+        f"{r.hit_blocks:,} of {r.full_blocks:,} full blocks of prompts (partial ones are never cached)",
+        *(
+            f"found {group.share:<13} {group.requests:>9,}  requests: {group.hit_tokens:,} of their "
+            f"{group.prompt_tokens:,} tokens"
+            for group in r.found
+        ),
+        f"refused requests    {r.requests_refused:>9,}  "
+        f"are larger than the pool: {r.prompt_tokens_refused:,} prompt tokens, left out above",
+        f"evictions           {r.evictions:>9,}  cached blocks whose memory was used again",
+        f"peak usage          {_percent(r.peak_usage):>9}  {r.peak_held_blocks:,} blocks were held at once",
+        f"time                {r.seconds:>7.2f} s  without reading the file",
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"

@@ -1,0 +1,101 @@
+"""Eviction policies side by side: one trace, replayed under each of them in pools of several sizes.
+
+Every number is a replay through the real cache manager, so it includes the engine's rules: blocks in use, the last
+token that is always computed, the partial block. The policy of the last row knows the future and is an upper bound.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.policy.belady import belady
+from mini_kv.policy.catalogue import find_policy
+from mini_kv.policy.eviction import Policy, parts_of
+from mini_kv.tools.traces.cells import run_cells
+from mini_kv.tools.traces.intervals import SessionHits
+from mini_kv.tools.traces.readers.mooncake import TraceRequest, name_blocks
+from mini_kv.tools.traces.replay import ReplayReport, replay
+
+BELADY = "belady"
+"""The name of the row that knows the future."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The result of one policy in one pool."""
+
+    policy: str
+    num_blocks: int
+    """Size of the pool, the null block included."""
+    report: ReplayReport
+    sessions: Mapping[str, SessionHits] = field(default_factory=dict)
+    """The result by session. Requests without a session count as one."""
+
+
+def league(
+    trace: Sequence[TraceRequest],
+    sizes: Sequence[int],
+    policies: Sequence[str],
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Standing]:
+    """Replay the trace under each policy in a pool of each size and return the standings, by policy and then by size.
+
+    Args:
+        trace: at least one request.
+        sizes: blocks of each pool, the null block included.
+        policies: names as `find_policy` takes them, or `BELADY`.
+        jobs: as in `run_cells`.
+        dask: as in `run_cells`.
+        on_progress: as in `run_cells`.
+
+    Raises `ConfigError` for an unknown policy before anything is replayed. Costs one replay per standing: 0.5 to 1.5 s
+    for a trace of 280,000 blocks.
+    """
+    for policy in policies:
+        if policy != BELADY:
+            find_policy(policy)
+    cells = [(policy, size) for policy in policies for size in sizes]
+    return run_cells(_replay, trace, cells, jobs=jobs, dask=dask, on_progress=on_progress)
+
+
+def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
+    """Return `count` pool sizes in equal ratios, from room for the longest prompt to room for all."""
+    smallest = 2 + max(entry.num_blocks for entry in trace)
+    distinct = {name for names in name_blocks(trace) for name in names}
+    largest = max(smallest, 2 + len(distinct))
+    if count < 2 or largest == smallest:
+        return [largest]
+    ratio = (largest / smallest) ** (1 / (count - 1))
+    return sorted({round(smallest * ratio**i) for i in range(count)})
+
+
+def _replay(trace: Sequence[TraceRequest], cell: tuple[str, int]) -> Standing:
+    policy, size = cell
+    sessions: dict[str, SessionHits] = {}
+
+    def count(entry: TraceRequest, num_hits: int) -> None:
+        so_far = sessions.get(entry.session_id, SessionHits(0, 0))
+        sessions[entry.session_id] = SessionHits(
+            so_far.prompt_tokens + entry.input_length, so_far.hit_tokens + num_hits
+        )
+
+    report = replay(trace, size, parts=parts_of(_policy(trace, policy, size)), on_admitted=count)
+    return Standing(policy, size, report, sessions)
+
+
+def _policy(trace: Sequence[TraceRequest], name: str, size: int) -> Policy:
+    if name != BELADY:
+        return find_policy(name)
+    admitted = (names for entry, names in zip(trace, name_blocks(trace), strict=True) if entry.num_blocks < size)
+    return belady(admitted)
+
+
+def checked_sizes(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes, smallest first, each once. Raises `ConfigError` for one below 2."""
+    for size in sizes:
+        if size < 2:
+            raise ConfigError(f"a pool of {size} blocks: the null block takes one, so at least 2")
+    return sorted(set(sizes))

@@ -1,0 +1,182 @@
+"""The supported formats of traffic. The first line of a file, or `--format`, determines its format.
+
+Every format is read into requests, of hashes (`TraceRequest`) or of tokens (`TokenRequest`). Any file may be
+compressed with gzip, begin with a byte order mark, and have blank lines. "-" is standard input.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.tools.traces.prompt_hashes import Trace
+from mini_kv.tools.traces.readers import mooncake, qwen_bailian
+from mini_kv.tools.traces.readers.agents import Session, SessionParser, interleave
+from mini_kv.tools.traces.readers.mooncake import (
+    NO_REQUEST,
+    TraceError,
+    TraceRequest,
+    json_object,
+    parse_request,
+    quote,
+    read_lines,
+)
+from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer
+from mini_kv.tools.traces.readers.qwen_bailian import parse_bailian
+from mini_kv.tools.traces.readers.request_logs import HOW_TO_LOG, Logged, LogParser
+from mini_kv.tools.traces.readers.texts import Encoder, text_parser
+from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import parse_tokens
+
+MAX_LINE_BYTES = 1 << 26
+"""The most bytes of a line: enough for a prompt of five million tokens, as ids and as text."""
+
+Parsed = TraceRequest | TokenRequest | Logged | Session
+"""The content of a line."""
+Parse = Callable[[bytes], Parsed | None]
+"""Returns the request or session in a line, or `None` if the line has none. Raises `ValueError` with the error."""
+
+FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
+    "mooncake": lambda _, size: partial(parse_request, block_size=size or mooncake.BLOCK_SIZE),
+    "qwen-bailian": lambda _, size: partial(parse_bailian, block_size=size or qwen_bailian.BLOCK_SIZE),
+    "agents": lambda _, size: SessionParser(size),
+    "tokens": lambda *_: parse_tokens,
+    "texts": lambda encoder, _: text_parser(encoder),
+    "log": lambda encoder, _: LogParser(encoder),
+}
+"""The parser factory of each format. It takes an encoder for texts, and the tokens per id if not the format's."""
+
+_MARKS = {
+    "token_ids": "tokens",
+    "prompt": "texts",
+    "messages": "texts",
+    "body": "texts",
+    "chat_id": "qwen-bailian",
+    "hash_ids": "mooncake",
+    "event": "log",
+    "levelname": "log",
+    "requests": "agents",
+}
+"""A field of the first line, and the format that it indicates. If a line has several, the first one here counts."""
+
+READ = (
+    "supported are files of one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's,"
+    " requests as an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
+)
+_OTHER_FILES = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"PK\x03\x04": "a zip file",
+    b"\x28\xb5\x2f\xfd": "a file packed by zstd",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+"""The first bytes of other files that are often stored with traces, and their types."""
+_ARRAY = re.compile(rb"\s*\[\s*(?:[\[{\]]|$)")
+_CELL = re.compile(rb"[\w .%/+-]*|[\d :.TZ+-]*")
+"""A name, a number or a time. Lines of a log also have other characters."""
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """Add the arguments that `read_traffic` reads."""
+    parser.add_argument("trace", nargs=nargs, metavar="TRACE", help="requests, one per line; - is standard input")
+    group = parser.add_argument_group("the trace's form")
+    formats = ", ".join(FORMATS)
+    group.add_argument(
+        "--format", choices=list(FORMATS), metavar="NAME", help=f"{formats} (default: by its first line)"
+    )
+    group.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for prompts that are texts")
+    about = "tokens per block, or per hash of the trace"
+    group.add_argument("--block-size", type=int, metavar="N", help=about)
+
+
+def read_traffic(args: argparse.Namespace, path: str | None = None) -> Trace:
+    """Return the requests that the arguments name, or the requests of another file in the same format."""
+    encoder = None if args.tokenizer is None else PromptTokenizer(args.tokenizer)
+    return read_requests(args.trace if path is None else path, args.format, encoder, args.block_size)
+
+
+def read_requests(
+    path: str | os.PathLike[str],
+    format_name: str | None = None,
+    encoder: Encoder | None = None,
+    block_size: int | None = None,
+) -> Trace:
+    """Return the requests of a file, at least one, in its order, and all of one kind: of hashes or of tokens.
+
+    Args:
+        path: the file.
+        format_name: one of `FORMATS`. `None`: detected from the first line.
+        encoder: converts texts to tokens, for formats with texts.
+        block_size: tokens per hash. `None`: the format's number.
+
+    Raises `ConfigError` for a block size below 1, `TraceError` and `OSError` as `read_trace` does. Costs O(file) time
+    and memory.
+    """
+    if block_size is not None and block_size < 1:
+        raise ConfigError(f"block_size is {block_size}, it must be at least 1")
+    parser = _Parser(format_name, encoder, block_size)
+    try:
+        requests = read_lines(path, parser, MAX_LINE_BYTES)
+    except TraceError as error:
+        if error.problem == NO_REQUEST and parser.format_name == "log":
+            if _is_row(parser.first_line):
+                raise TraceError(error.path, 1, _looks_like("a table (CSV)")) from None
+            raise TraceError(error.path, error.line, f"{NO_REQUEST}; {HOW_TO_LOG}; {READ}") from None
+        raise
+    sessions = [line for line in requests if isinstance(line, Session)]
+    if sessions:
+        return interleave(sessions)
+    complete = [request.complete() if isinstance(request, Logged) else request for request in requests]
+    tokens = [request for request in complete if isinstance(request, TokenRequest)]
+    return tokens or [request for request in complete if isinstance(request, TraceRequest)]
+
+
+class _Parser:
+    """Parses all lines in the requested format, or in the format of the first line."""
+
+    def __init__(self, format_name: str | None, encoder: Encoder | None, block_size: int | None) -> None:
+        self.format_name = format_name
+        self.first_line = b""
+        self._encoder = encoder
+        self._block_size = block_size
+        self._parse: Parse | None = None
+
+    def __call__(self, raw: bytes) -> Parsed | None:
+        """Return the request or session in a line. Raises `ValueError` with the error."""
+        if self._parse is None:
+            self.first_line = raw
+            self.format_name = self.format_name or recognise(raw)
+            self._parse = FORMATS[self.format_name](self._encoder, self._block_size)
+        return self._parse(raw)
+
+
+def recognise(raw: bytes) -> str:
+    """Return the format of a file's first line. Raises `ValueError` if it is in no known format."""
+    if raw.startswith(b"\x80"):
+        raise ValueError(f"a pickle, as SGLang dumps requests, may run any code, so it is not read; {HOW_TO_LOG}")
+    for begins, what in _OTHER_FILES.items():
+        if raw.startswith(begins):
+            raise ValueError(_looks_like(what))
+    if _ARRAY.match(raw):
+        raise ValueError(f"{_looks_like('a JSON array')}; jq -c '.[]' FILE writes one request per line")
+    if not raw.lstrip().startswith(b"{"):
+        return "log"  # of which any line may come first
+    fields = json_object(raw)
+    for field, name in _MARKS.items():
+        if field in fields:
+            return name
+    raise ValueError(f"not a line of a known format, which has one of the fields {', '.join(_MARKS)}: {quote(fields)}")
+
+
+def _is_row(line: bytes) -> bool:
+    """Return whether a line looks like a row of a table: cells between commas, semicolons or tabs."""
+    rows = [line.split(separator) for separator in (b",", b";", b"\t") if separator in line]
+    return any(all(_CELL.fullmatch(cell.strip(b" \"'")) for cell in row) for row in rows)
+
+
+def _looks_like(what: str) -> str:
+    return f"the file looks like {what}, which is not read; {READ}"

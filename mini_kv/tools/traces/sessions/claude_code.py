@@ -1,0 +1,291 @@
+"""Reads session files of Claude Code, `~/.claude/projects/*/*.jsonl`.
+
+One JSON object per line. Lines with a `uuid` form trees: `parentUuid` is the line before in the conversation.
+
+    {"type": "user", "uuid": "u1", "parentUuid": null, "timestamp": "...", "message": {"role": "user", "content": "Hi"}}
+    {"type": "assistant", "uuid": "a1", "parentUuid": "u1", ..., "message": {"id": "m1", "content": [], "usage": {}}}
+
+    message.id          lines with the same id are parts of one answer, and repeat its usage
+    usage               input_tokens (neither read nor written), cache_creation_input_tokens, cache_read_input_tokens
+    isSidechain         a subagent's line; agentId names the subagent
+    usage.iterations    the counts of each prompt, if the provider ran a tool within the answer. The others are sums
+    compact_boundary    subtype of the line where a compaction begins a new tree; the next line has isCompactSummary
+    microcompact_boundary   old tool results are cleared from the prompts after this line
+    context_management  its applied_edits say what the provider cleared from this answer's prompt
+
+A prompt consists of the texts on the way from the tree's root to the answer. A tool's result may be beside this way:
+of two calls in one answer, the second result has the second call as its parent.
+
+Sources: github.com/ryoppippi/ccusage (usage, and its repetition), github.com/microsoft/amplifier,
+`session_format_specification.md` (trees and compaction), both read in 2026.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_kv.tools.traces.sessions.session import (
+    ANSWER,
+    CALL,
+    DEFAULT_TTL,
+    RESULT,
+    THINKING,
+    USER,
+    Part,
+    Session,
+    Turn,
+    as_text,
+    count_of,
+    member,
+    milliseconds_of,
+)
+
+HOUR = 3600
+_NO_MODEL = "<synthetic>"
+"""The model of an answer that Claude Code wrote itself, such as an error message."""
+
+_SUM = "the provider ran a tool within the answer, so its counts may be the sum of several prompts"
+
+
+@dataclass(slots=True)
+class _Node:
+    """A line with a `uuid`."""
+
+    line: int
+    uuid: str
+    parent: str | None
+    previous: str | None
+    """The main conversation's line before. It replaces a parent that the file lacks, as after a damaged line."""
+    is_side: bool
+    """Whether it is a subagent's line."""
+    time: int
+    parts: list[Part]
+    calls: frozenset[str]
+    """Ids of the tools that an answer calls."""
+    results: frozenset[str]
+    """Ids of the calls whose results a line has."""
+    compaction: int
+    """Line of the last compaction on the way from the root."""
+    cleared: int
+    """Line of the last clearing of old tool results on this way."""
+
+
+@dataclass(slots=True)
+class _History:
+    """The lines of a conversation's last prompt, in order."""
+
+    nodes: list[_Node] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    """Index of each line, by its uuid."""
+
+
+class ClaudeCodeReader:
+    """Collects the turns, line by line."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+        self._last: _Node | None = None
+        """The last line of the main conversation."""
+        self._children: dict[str, list[_Node]] = {}
+        """Lines with results, by their parent."""
+        self._conversations: dict[str, int] = {}
+        self._roots: dict[str, str] = {}
+        """The subagent of each line of a subagent."""
+        self._histories: dict[int, _History] = {}
+        self._turns: dict[str, Turn] = {}
+        self._sums: dict[str, int] = {}
+        """Lines of the answers whose counts are sums."""
+        self._ttls: dict[int, int] = {}
+        """Seconds that an entry lives, per conversation. Subagents may have others than the main one."""
+
+    def add(self, number: int, fields: dict[str, Any]) -> None:
+        """Read a line. Raises `ValueError` with the problem."""
+        uuid = member(fields, "uuid", str)
+        if uuid is None:
+            return  # a title, a snapshot of files, a queue: not part of a prompt
+        node = self._node(number, uuid, fields)
+        self._nodes[uuid] = node
+        if not node.is_side:
+            self._last = node
+        if node.results and node.parent is not None:
+            self._children.setdefault(node.parent, []).append(node)
+        if fields.get("type") == "assistant":
+            self._answer(node, fields)
+
+    def session(self) -> Session:
+        """Return the turns that have counts."""
+        turns = [turn for turn in self._turns.values() if turn.num_tokens > 0]
+        used = sorted({turn.conversation for turn in turns})
+        keys = list(self._conversations)
+        names: list[str] = []
+        for number in used:
+            names.append("main" if keys[number] == "" else f"subagent {len(names) + ('main' not in names)}")
+        for turn in turns:
+            turn.conversation = used.index(turn.conversation)
+        notes = [f"line {line}: {_SUM}" for line in self._sums.values()]
+        return Session("claude-code", turns, names, notes)
+
+    def _node(self, number: int, uuid: str, fields: dict[str, Any]) -> _Node:
+        parent = member(fields, "parentUuid", str)
+        is_side = fields.get("isSidechain") is True
+        previous = None if is_side else self._last
+        before = None if parent is None else self._nodes.get(parent) or previous
+        is_compaction = fields.get("subtype") == "compact_boundary" or fields.get("isCompactSummary") is True
+        compaction = 0 if before is None else before.compaction
+        if is_compaction and (before is None or not before.compaction or before.line != compaction):
+            compaction = number
+        cleared = 0 if before is None else before.cleared
+        if fields.get("subtype") == "microcompact_boundary":
+            cleared = number
+        parts: list[Part] = []
+        calls: set[str] = set()
+        results: set[str] = set()
+        if fields.get("type") == "attachment":
+            parts.append(Part(USER, json.dumps(fields.get("attachment"), ensure_ascii=False)))
+        elif fields.get("type") in ("user", "assistant"):
+            message = member(fields, "message", dict)
+            if message is None:
+                raise ValueError("message is missing")
+            if message.get("model") != _NO_MODEL:
+                _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
+        time, before_uuid = milliseconds_of(fields), None if previous is None else previous.uuid
+        sets = frozenset(calls), frozenset(results)
+        return _Node(number, uuid, parent, before_uuid, is_side, time, parts, *sets, compaction, cleared)
+
+    def _answer(self, node: _Node, fields: dict[str, Any]) -> None:
+        """Begin a turn, or take the counts of another part of its answer."""
+        message = fields["message"]
+        usage = member(message, "usage", dict)
+        if usage is None or message.get("model") == _NO_MODEL:
+            return
+        conversation = self._conversation(node, fields)
+        answer = str(message.get("id") or fields.get("requestId") or node.uuid)
+        key = f"{conversation} {answer}"
+        if key not in self._turns:
+            history = self._extend(conversation, node)
+            started = history.nodes[-1].time if history.nodes else node.time
+            parts = [part for line in history.nodes for part in line.parts]
+            model = str(message.get("model"))
+            compaction, cleared = max(((line.compaction, line.cleared) for line in history.nodes[-1:]), default=(0, 0))
+            self._turns[key] = Turn(
+                node.line, conversation, started, model, parts, compaction, (cleared, _cleared_tokens(message))
+            )
+        self._count(self._turns[key], _last_usage(usage))
+        if _is_sum(message, usage):
+            self._sums[key] = self._turns[key].line
+
+    def _conversation(self, node: _Node, fields: dict[str, Any]) -> int:
+        """Return the number of the line's conversation: the main one, or one for each subagent."""
+        name = ""
+        if node.is_side:
+            root = node
+            for before in self._lines_before(node):
+                if root.uuid in self._roots:
+                    break
+                root = before
+            name = str(fields.get("agentId") or self._roots.get(root.uuid, root.uuid))
+            self._roots[node.uuid] = name
+        return self._conversations.setdefault(name, len(self._conversations))
+
+    def _before(self, node: _Node) -> _Node | None:
+        """Return the line before in the conversation. A subagent may begin at one of the main one."""
+        if node.parent is None:
+            return None
+        before = self._nodes.get(node.parent) or self._nodes.get(node.previous or "")
+        return None if before is None or (node.is_side and not before.is_side) else before
+
+    def _lines_before(self, node: _Node) -> Iterator[_Node]:
+        """Yield the lines on the way to the root. Raises `ValueError` if they form a circle."""
+        seen = {node.uuid}
+        while (before := self._before(node)) is not None:
+            node = before
+            if node.uuid in seen:
+                raise ValueError("parentUuid leads in a circle")
+            seen.add(node.uuid)
+            yield node
+
+    def _extend(self, conversation: int, answer: _Node) -> _History:
+        """Return the lines before an answer. They often continue those of the last prompt."""
+        history = self._histories.setdefault(conversation, _History())
+        way: list[_Node] = []
+        kept = 0
+        for node in self._lines_before(answer):
+            if node.uuid in history.places:
+                kept = history.places[node.uuid] + 1
+                break
+            way.append(node)
+        for node in history.nodes[kept:]:
+            del history.places[node.uuid]
+        del history.nodes[kept:]
+        beside = [
+            child
+            for node in way
+            for child in self._children.get(node.uuid, [])
+            if child.results <= node.calls and child.line < answer.line
+        ]
+        new = {node.uuid: node for node in (*way, *beside) if node.uuid not in history.places}
+        for node in sorted(new.values(), key=lambda node: node.line):
+            history.places[node.uuid] = len(history.nodes)
+            history.nodes.append(node)
+        return history
+
+    def _count(self, turn: Turn, usage: dict[str, Any]) -> None:
+        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+        fresh, written, read, output = (count_of(usage, name) for name in names)
+        turn.num_tokens, turn.num_cached = fresh + written + read, read
+        turn.num_written, turn.num_output = written, output
+        lives = member(usage, "cache_creation", dict) or {}
+        if lives.get("ephemeral_1h_input_tokens"):
+            self._ttls[turn.conversation] = HOUR
+        elif lives.get("ephemeral_5m_input_tokens"):
+            self._ttls[turn.conversation] = DEFAULT_TTL
+        turn.ttl = self._ttls.get(turn.conversation, DEFAULT_TTL)
+
+
+def _cleared_tokens(message: dict[str, Any]) -> int:
+    """Return the tokens of old tool results that the provider cleared from the prompt of this answer."""
+    management = member(message, "context_management", dict) or {}
+    edits = member(management, "applied_edits", list) or []
+    return sum(
+        count_of(edit, "cleared_input_tokens")
+        for edit in edits
+        if isinstance(edit, dict) and str(edit.get("type")).startswith("clear_tool_uses")
+    )
+
+
+def _last_usage(usage: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of the last prompt, if an answer has several. What they lack is as in the whole."""
+    iterations = member(usage, "iterations", list) or []
+    counts = [one for one in iterations if isinstance(one, dict)]
+    return usage | counts[-1] if counts else usage
+
+
+def _is_sum(message: dict[str, Any], usage: dict[str, Any]) -> bool:
+    """Return whether the provider ran a tool, and the counts are not those of one prompt."""
+    content = message.get("content")
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    return not usage.get("iterations") and any(block.get("type") == "server_tool_use" for block in blocks)
+
+
+def _read_content(content: Any, is_user: bool, parts: list[Part], calls: set[str], results: set[str]) -> None:
+    """Add the texts of a message's content to `parts`, and the ids of calls and results."""
+    blocks: Iterable[Any] = content if isinstance(content, list) else [content]
+    for block in blocks:
+        if isinstance(block, str):
+            parts.append(Part(USER if is_user else ANSWER, block))
+        elif not isinstance(block, dict):
+            raise ValueError("message.content must be a text, or a list of objects")
+        elif block.get("type") == "text":
+            parts.append(Part(USER if is_user else ANSWER, as_text(block.get("text"))))
+        elif block.get("type") in ("thinking", "redacted_thinking"):
+            texts = (block.get(name) for name in ("thinking", "signature", "data"))
+            parts.append(Part(THINKING, "".join(text for text in texts if isinstance(text, str))))
+        elif block.get("type") == "tool_use":
+            calls.add(str(block.get("id")))
+            parts.append(Part(CALL, f"{block.get('name')} {json.dumps(block.get('input'), ensure_ascii=False)}"))
+        elif block.get("type") == "tool_result":
+            results.add(str(block.get("tool_use_id")))
+            parts.append(Part(RESULT, as_text(block.get("content"))))
+        else:  # an image or a document
+            parts.append(Part(USER if is_user else ANSWER, as_text(block)))

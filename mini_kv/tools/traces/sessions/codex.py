@@ -1,0 +1,195 @@
+"""Reads session files of Codex, `~/.codex/sessions/YYYY/MM/DD/rollout-*.jsonl`.
+
+One JSON object per line: {"timestamp": "...", "type": "...", "payload": {...}}
+
+    session_meta    the session; the system prompt (base_instructions) and tools (dynamic_tools), in newer files
+    turn_context    the model
+    response_item   a message, a call, a tool's result: the history, in order
+    compacted       replaces the history, by replacement_history if there is one
+    event_msg       token_count: info.last_token_usage are the counts of the last answer
+                    turn_aborted: its answer gets no count
+                    thread_rolled_back: the last num_turns questions, and all after them, leave the history
+
+    response_item user, response_item function_call, response_item function_call_output, event_msg token_count
+
+The count comes after the answer, and a tool's result may be before it. So the prompt of an answer ends at the first
+item since the last count that a model made. The same count may be repeated: then the totals are equal, too.
+
+Sources: github.com/openai/codex, `codex-rs/protocol/src` (lines and items), github.com/ryoppippi/ccusage (counts, and
+their repetition), both read in 2026.
+"""
+
+import json
+from typing import Any
+
+from mini_kv.tools.traces.sessions.session import (
+    ANSWER,
+    CALL,
+    RESULT,
+    SYSTEM,
+    THINKING,
+    TOOL,
+    USER,
+    Part,
+    Session,
+    Turn,
+    as_text,
+    count_of,
+    member,
+    milliseconds_of,
+)
+
+LINES = ("session_meta", "turn_context", "response_item", "compacted", "event_msg")
+"""The types of lines that are read. There are more in newer files."""
+_NOT_SENT = ("ghost_snapshot",)
+_NO_QUESTIONS = (
+    "# AGENTS.md instructions",
+    "<environment_context>",
+    "<user_instructions>",
+    "<user_shell_command>",
+    "<turn_aborted>",
+    "<skill>",
+)
+"""Beginnings of a user's messages that Codex wrote itself."""
+
+
+class CodexReader:
+    """Collects the turns, line by line."""
+
+    def __init__(self) -> None:
+        self._system: list[Part] = []
+        self._history: list[Part] = []
+        self._prompt: tuple[int, int, int] | None = None
+        """Of the answer that has no count yet: its line, the length of its prompt, the time of its last input."""
+        self._last_input = 0
+        self._model = "unknown"
+        self._compaction = 0
+        self._totals: dict[str, int] = {}
+        self._turns: list[Turn] = []
+
+    def add(self, number: int, fields: dict[str, Any]) -> None:
+        """Read a line. Raises `ValueError` with the problem."""
+        kind = fields.get("type")
+        payload = member(fields, "payload", dict)
+        if kind not in LINES:
+            return
+        if payload is None:
+            raise ValueError("payload is missing")
+        time = milliseconds_of(fields)
+        self._last_input = self._last_input or time
+        if kind == "session_meta":
+            self._begin(payload)
+        elif kind == "turn_context":
+            self._model = str(payload.get("model") or self._model)
+            self._prompt = None
+        elif kind == "response_item":
+            self._item(number, time, payload)
+        elif kind == "compacted":
+            self._compact(number, payload)
+        else:
+            self._event(number, time, payload)
+
+    def session(self) -> Session:
+        """Return the turns that have counts."""
+        return Session("codex", self._turns, ["main"], [])
+
+    def _event(self, number: int, time: int, payload: dict[str, Any]) -> None:
+        kind = payload.get("type")
+        if kind == "token_count":
+            self._count(number, time, member(payload, "info", dict))
+        elif kind == "turn_aborted":
+            self._prompt = None
+        elif kind == "thread_rolled_back":
+            self._go_back(count_of(payload, "num_turns"))
+
+    def _go_back(self, num_turns: int) -> None:
+        """Remove the last questions, and all that came after the first of them."""
+        questions = [
+            index
+            for index, part in enumerate(self._history)
+            if part.kind == USER and not part.text.startswith(_NO_QUESTIONS)
+        ]
+        gone = questions[-num_turns:] if num_turns else []
+        del self._history[gone[0] if gone else len(self._history) :]
+        self._prompt = None
+
+    def _begin(self, payload: dict[str, Any]) -> None:
+        instructions = payload.get("base_instructions") or payload.get("instructions")
+        if isinstance(instructions, dict):
+            instructions = instructions.get("text")
+        tools = member(payload, "dynamic_tools", list) or []
+        system = [Part(TOOL, json.dumps(tool, ensure_ascii=False)) for tool in tools]
+        if isinstance(instructions, str) and instructions:
+            system.append(Part(SYSTEM, instructions))
+        self._system = system or self._system
+
+    def _item(self, number: int, time: int, payload: dict[str, Any]) -> None:
+        part, is_of_model = _read_item(payload)
+        if part is None:
+            return
+        if is_of_model and self._prompt is None:
+            self._prompt = (number, len(self._history), self._last_input)
+        if not is_of_model:
+            self._last_input = time
+        if part.kind == USER and payload.get("role") == "user":
+            self._prompt = None
+        self._history.append(part)
+
+    def _compact(self, number: int, payload: dict[str, Any]) -> None:
+        """Replace the history, as the line says. Without a replacement the user's texts and a summary remain."""
+        items = member(payload, "replacement_history", list)
+        if items is None:
+            kept = [part for part in self._history if part.kind == USER]
+            self._history = [*kept, Part(USER, str(payload.get("message") or ""))]
+        else:
+            read = [_read_item(item)[0] for item in items if isinstance(item, dict)]
+            self._history = [part for part in read if part is not None]
+        self._compaction, self._prompt = number, None
+
+    def _count(self, number: int, time: int, info: dict[str, Any] | None) -> None:
+        """Take the counts of an answer, unless the line repeats those of the last one."""
+        if info is None:
+            return
+        totals = _integers(member(info, "total_token_usage", dict) or {})
+        usage = member(info, "last_token_usage", dict)
+        if totals and totals == self._totals:
+            return
+        if usage is None:
+            usage = {name: value - self._totals.get(name, 0) for name, value in totals.items()}
+        self._totals = totals
+        num_tokens, num_cached = count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens")
+        if num_cached > num_tokens:
+            raise ValueError(f"cached_input_tokens is {num_cached}, more than the {num_tokens} input_tokens")
+        line, length, started = self._prompt or (number, len(self._history), time)
+        self._prompt = None
+        if num_tokens == 0:  # an estimate after a compaction
+            return
+        parts = [*self._system, *self._history[:length]]
+        turn = Turn(line, 0, started, self._model, parts, self._compaction)
+        turn.num_tokens, turn.num_cached = num_tokens, num_cached
+        turn.num_output = count_of(usage, "output_tokens")
+        self._turns.append(turn)
+
+
+def _integers(totals: dict[str, Any]) -> dict[str, int]:
+    """Return the totals. Raises `ValueError` if one is not an integer."""
+    return {name: member(totals, name, int) or 0 for name in totals if name.endswith("tokens")}
+
+
+def _read_item(payload: dict[str, Any]) -> tuple[Part | None, bool]:
+    """Return the text of an item, and whether a model made it."""
+    kind = str(payload.get("type"))
+    if kind in _NOT_SENT:
+        return None, False
+    if kind == "message":
+        is_answer = payload.get("role") == "assistant"
+        return Part(ANSWER if is_answer else USER, as_text(payload.get("content"))), is_answer
+    if kind == "reasoning":
+        texts = (payload.get("encrypted_content"), payload.get("content"), payload.get("summary"))
+        return Part(THINKING, next((as_text(text) for text in texts if text), "")), True
+    if kind.endswith("_output"):
+        return Part(RESULT, as_text(payload.get("output"))), False
+    if kind.endswith("_call"):
+        what = payload.get("arguments") or payload.get("input") or payload.get("action")
+        return Part(CALL, f"{payload.get('name') or kind} {as_text(what)}"), True
+    return Part(USER, as_text(payload.get("encrypted_content") or payload)), False
