@@ -42,24 +42,14 @@ _OF_ALL = (
 PARTS = ("conftest.py", "pyproject.toml", *(f"mini_kv/{name}.py" for name in _OF_ALL))
 _OF_COURSE = ("labkit", "given", "finale", "questions", "commands")
 PACKAGES = ("core", "policy", "story", *(f"course/{name}" for name in _OF_COURSE), "tools/planning")
-_OF_PLAY = (
-    "course/lessons/__init__",
-    "course/lessons/play",
-    "tools/__init__",
-    "tools/serve/__init__",
-    "tools/serve/live_story",
-)
+_OF_PLAY = ("course/lessons/__init__", "course/lessons/play")
+_OF_PLAY += ("tools/__init__", "tools/serve/__init__", "tools/serve/live_story")
 _OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
 """Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
 _OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
 """Modules that the page "The finale" imports for lab-14."""
-_OF_CHALLENGE = (
-    "course/verify/*.py",
-    "course/verify/adapters/__init__.py",
-    "course/verify/adapters/mini_kv_manager.py",
-)
-_OF_CHALLENGE += ("course/verify/adapters/specs.py", "course/verify/scenarios/scenarios.toml")
-_OF_CHALLENGE += ("course/verify/scenarios/scenarios-[!s]*.toml", "course/verify/scenarios/vllm-*-manager.json")
+_OF_CHALLENGE = ("*.py", "adapters/__init__.py", "adapters/mini_kv_manager.py", "adapters/specs.py")
+_OF_CHALLENGE += ("scenarios/scenarios.toml", "scenarios/scenarios-[!s]*.toml", "scenarios/vllm-*-manager.json")
 """Files that lab-17 and the page "Write a KV cache in an evening" read. Those of the scheduler are not among them."""
 MODELS = ("tiny", "tiny_windows")
 _OF_A_LAB = ("README.md", "lab.toml", "test_lab.py", "fingerprints.json")

@@ -21,7 +21,7 @@ from typing import Any
 from mini_kv.story.vllm_source import VERSION, all_places, event_symbols
 
 RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
-LINES = Path(__file__).parents[2] / "mini_kv" / "events" / "vllm_source.json"
+LINES = Path(__file__).parents[2] / "mini_kv" / "story" / "vllm_source.json"
 
 MODULES = (
     "config/cache.py",

@@ -1,4 +1,4 @@
-"""The cost of the bookkeeping, compared with other engines.
+"""Developers' tools, never in a wheel. Most measure: the cost of the bookkeeping, compared with other engines.
 
 Standard library only. The engines to compare with are optional. In reading order: `measure` (clock, spread, order of
 the runs), `peers` (one adapter per engine), `bookkeeping` (the rows of the table), `growth` (rows about the growth of
@@ -8,4 +8,7 @@ costs with size), `rows` (all of them), `memory_per_block` (bytes per block, in 
 `generate` (`python -m mini_kv.dev.generate`), `narrow` (the loss of quality by a cache in 8 bits), `tiers` (the time
 to the first token, computed or reloaded), `draft_acceptance` (the share of right guesses, and the saved steps) and
 `serve` (many clients on one endpoint). `beside_vllm` compares the engine with vLLM, token by token and block by block.
+
+`training` made the small models of the engine. `finale_detection` counts which wrong versions of the labs the checks of
+the finale detect.
 """

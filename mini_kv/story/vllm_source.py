@@ -104,7 +104,7 @@ EVENTS: Mapping[EdgeKind, Place] = {
     EdgeKind.ILLEGAL: Place(
         _UTILS,
         "KVCacheBlock.set_block_hash",
-        "events.recorder.Recorder.report",
+        "story.recorder.Recorder.report",
         "vLLM asserts that a block with a block hash gets no second one. Here every change of a block is checked.",
     ),
 }

@@ -26,7 +26,7 @@ from mini_kv.tools.traces.replay import replay
 from mini_kv.tools.traces.runs import Setup
 from mini_kv.tools.traces.waterfall import Waterfall, make_waterfall
 
-SMALL = Path(__file__).parents[1] / "traces" / "small.jsonl"
+SMALL = Path(__file__).parents[1] / "tools/traces/small.jsonl"
 FULL, WINDOW = FullAttentionSpec(16), SlidingWindowSpec(16, sliding_window=64)
 STATE = MambaSpec(16, shapes=((4,),), dtypes_bytes=(4,))
 

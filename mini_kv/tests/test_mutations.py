@@ -38,7 +38,7 @@ def test_a_seed_draws_always_the_same_from_all_rooms():
     drawn = draw(FILES, 8, seed=1)
     assert drawn == draw(FILES, 8, seed=1)
     assert len(drawn) == len({(mutation.file, mutation.old) for mutation in drawn}) == 5  # there are no more lines
-    assert {mutation.id.rpartition("-")[0] for mutation in drawn} == {"core", "viz-js"}
+    assert {mutation.id.rpartition("-")[0] for mutation in drawn} == {"core", "story-js"}
 
 
 def test_what_changes_in_python():

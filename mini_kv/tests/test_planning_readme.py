@@ -9,7 +9,7 @@ import pytest
 from mini_kv.cli import main
 from mini_kv.tools.planning.models import model_names
 
-README = (Path(__file__).parents[1] / "planning" / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[1] / "tools/planning/README.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"```bash\nmini-kv (.*)\n```\n\n```text\n((?:.*\n)*?)```", README)
 
 

@@ -10,8 +10,7 @@ in the engine), `attend` (the parts with tensors), `steps` (a run with a time li
 (runs the checks of lab-15 on a manager of the learner's own parts).
 
 For `mini-kv finale`: `random_requests`, `random_workload`, `offload_workload` and `answered_workload` (without a model,
-the last for a cache behind messages), `arrivals` and
-`model_workload` (with a model), `integration` (the checks), `detection` (which wrong versions of the labs the checks
-find), `divergence_demo` (one workload on changed parts, for the chapter and the notebook), `inside_vllm` (vLLM's engine
-with the learner's parts).
+the last for a cache behind messages), `arrivals` and `model_workload` (with a model), `integration` (the checks),
+`divergence_demo` (one workload on changed parts, for the chapter and the notebook), `inside_vllm` (vLLM's engine with
+the learner's parts).
 """

@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (OSError, ValueError) as error:  # Python's words for a NUL in a path are a ValueError
         parser.error(f"cannot write to {str(args.out)!r}: {error}")
     config = WITH_WINDOWS if args.windows else CONFIG
-    make_checkpoint(args.out, read_prose(Path(__file__).parents[2]), config, Recipe(steps=args.steps))
+    make_checkpoint(args.out, read_prose(Path(__file__).parents[3]), config, Recipe(steps=args.steps))
 
 
 def make_checkpoint(folder: Path, prose: list[str], config: ModelConfig, recipe: Recipe) -> None:

@@ -1,7 +1,7 @@
 // Links from what happens in a step to vLLM's source code. mini_kv/story/vllm_source.py has the table, and its JSON file
 // the lines.
 
-import { events, lines, version } from "../../events/vllm_source.json";
+import { events, lines, version } from "../vllm_source.json";
 import { make } from "./elements.js";
 
 /**

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mini_kv.course.finale.detection import Count, MutationRun, changed_lines, main, measure, out_of_reach, report
 from mini_kv.course.labkit.audit import load_mutants
+from mini_kv.dev.finale_detection import Count, MutationRun, changed_lines, main, measure, out_of_reach, report
 from mini_kv.tests.course.attempts import FOLDER, Attempt, all_attempts
 from mini_kv.tests.engine.test_own_engine import LABS, REPOSITORY
 

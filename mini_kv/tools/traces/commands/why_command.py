@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(as_dict(blocks, rows), indent=2))
     else:
         lines = [*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]
-        print("\n".join(wrapped([*lines, *more(Path(__file__).parents[3])], sys.stdout)))
+        print("\n".join(wrapped([*lines, *more(Path(__file__).parents[4])], sys.stdout)))
     return 0
 
 

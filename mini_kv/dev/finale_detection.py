@@ -1,8 +1,8 @@
 """Measures the finale: it runs the checks on the wrong versions of the labs, and counts those that they detect.
 
-    python -m mini_kv.course.finale.detection                  all labs, which takes long
-    python -m mini_kv.course.finale.detection lab-05 lab-06    these labs
-    python -m mini_kv.course.finale.detection --hours 6        fewer workloads per check: quicker
+    python -m mini_kv.dev.finale_detection                  all labs, which takes long
+    python -m mini_kv.dev.finale_detection lab-05 lab-06    these labs
+    python -m mini_kv.dev.finale_detection --hours 6        fewer workloads per check: quicker
 
 A wrong version is used as a learner's file would be, among the solutions of the other labs. It is detected if a step
 differs from the engine's. It is out of reach if its changed lines do not run in any workload, or if
@@ -233,7 +233,7 @@ def report(counts: Collection[Count]) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table. Return 1 if a detected version is not named, or a reason is stale."""
-    parser = argparse.ArgumentParser(prog="python -m mini_kv.course.finale.detection")
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.dev.finale_detection")
     parser.add_argument("labs", nargs="*", metavar="LAB", help="such as lab-05 (default: all with a part)")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--hours", type=int, default=NUM_HOURS, metavar="N", help="hours of an act on dice")
