@@ -272,6 +272,15 @@ class KVCacheManager:
         self.quiet.note(self.coordinator, request, total_computed_tokens, num_tokens_to_cache)
         return KVCacheBlocks(new_blocks)
 
+    def num_quiet_steps(self, request: Request) -> int:
+        """Return the number of next decoding steps, of one token each, that change nothing in the cache.
+
+        In these steps no block is allocated, entered in the index or freed for this request, because its tokens only
+        fill its last block. A simulation without a model can therefore skip them.
+        """
+        _, end = self.quiet.get(request, (0, 0))
+        return max(0, end - 1 - request.num_computed_tokens)
+
     def free(self, request: Request) -> None:
         """Drop the request's references to its blocks, tail first. Full blocks stay cached until they are reused.
 

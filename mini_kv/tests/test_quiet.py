@@ -83,6 +83,19 @@ def test_a_block_of_sixteen_is_looked_at_twice():
     assert [index + 3 for index, look in enumerate(looks) if look] == [15, 16, 31, 32, 47, 48]
 
 
+def test_the_number_of_quiet_steps_counts_down_to_the_token_that_fills_the_block():
+    kv = make(KVCacheManager, FullAttentionSpec(4))
+    request = kv.new_request("A", range(5))
+    assert kv.num_quiet_steps(request) == 0
+    left = []
+    for _ in range(5):
+        decode(kv, request, 1)
+        left.append(kv.num_quiet_steps(request))
+    assert left == [2, 1, 0, 0, 2]
+    kv.free(request)
+    assert kv.num_quiet_steps(request) == 0
+
+
 def test_a_window_is_also_looked_at_when_a_block_falls_out_of_reach():
     kv = make(Counts, SlidingWindowSpec(4, sliding_window=6))
     request = kv.new_request("A", range(5))

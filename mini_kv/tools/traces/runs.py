@@ -163,16 +163,16 @@ def _skip_quiet_steps(scheduler: Scheduler, output: SchedulerOutput) -> None:
     """Give all requests the tokens of the next steps at once, up to the first step that could do anything else.
 
     The last step must not have admitted, preempted or ended a request. Then the next steps admit none either, because
-    the pool does not change while all running requests have quiet stretches (`mini_kv.core.quiet`).
+    the pool does not change while all running requests have quiet steps (`KVCacheManager.num_quiet_steps`).
     """
     if output.scheduled_new_reqs or output.preempted_req_ids:
         return
     num_steps = sys.maxsize
     for request in scheduler.running:
-        _, quiet_end = scheduler.kv_cache_manager.quiet.get(request, (0, 0))
+        num_quiet = scheduler.kv_cache_manager.num_quiet_steps(request)
         is_decoding = request.num_computed_tokens + 1 == request.num_tokens
         was_in_step = request.request_id in output.num_scheduled_tokens
-        num_until_end = min(quiet_end - 1 - request.num_computed_tokens, request.max_slots - request.num_tokens)
+        num_until_end = min(num_quiet, request.max_slots - request.num_tokens)
         num_steps = min(num_steps, num_until_end if is_decoding and was_in_step else 0)
     if num_steps > 0:
         for request in scheduler.running:
