@@ -1,6 +1,6 @@
 """The build of the book: fences that run code, figures from the engine, links, formulas, diagrams, checks.
 
-All text is made by a Markdown extension or a fence's formatter, so that MkDocs and Zensical build the same site.
+All text is made by a Markdown extension or a fence's formatter, so that no plugin of MkDocs is needed.
 Reading order:
 
 - `places`, `runs`, `narrow`, `fences`, `extension`: the build of a page;
