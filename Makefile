@@ -37,12 +37,12 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test test-all snapshots audit e2e book site book-whole book-test book-instructor book-zensical book-pages \
+.PHONY: start test test-all snapshots audit e2e book site book-whole book-test book-instructor book-pages \
         notebooks notebooks-html notebooks-test lint lint-docs report sentences upstream constraints clean help new-venv
 .SUFFIXES:
 
 # A student's tree has none of the folders that these need.
-WHOLE := test test-all snapshots audit e2e book site book-whole book-instructor book-test book-zensical book-pages \
+WHOLE := test test-all snapshots audit e2e book site book-whole book-instructor book-test book-pages \
          notebooks-test lint lint-docs report sentences upstream constraints
 ifeq ($(wildcard solutions),)
 ifneq ($(filter $(WHOLE),$(MAKECMDGOALS)),)
@@ -111,7 +111,6 @@ lab-%: $(VENV)/.ready
 # for no npm, so labs run in their pages only after `make site` or `make test`. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind
 # folds, into book/site-instructor. book-pages: the pages and the navigation that follow from modules, labs and headings;
 # the pages are not in git, and MkDocs has them written by itself.
-# book-zensical: the same book by MkDocs' successor, which still reports links that our extension rewrites: a look ahead.
 # No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
@@ -136,10 +135,6 @@ book-instructor: $(VENV)/.book $(VENV)/.torch $(LAB_PAGE)
 
 book-test: $(VENV)/.book $(VENV)/.torch $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(AGAIN) $(ARGS)
-
-book-zensical: book-pages
-	@$(PIP) --group zensical $(OR_SAY)
-	@cd book && $(abspath $(BIN))/zensical build
 
 book-pages: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.generate

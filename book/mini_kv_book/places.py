@@ -19,13 +19,9 @@ def repository_url() -> str:
 def page_of(md: Any) -> str | None:
     """Return the path, below docs, of the page that is being built.
 
-    `None` inside a docstring, which mkdocstrings builds apart. MkDocs and Zensical leave the path in different places.
+    `None` inside a docstring, which mkdocstrings builds apart.
     """
-    if "relpath" in md.treeprocessors:
-        return str(md.treeprocessors["relpath"].file.src_uri)
-    if "rendering_context" in md.preprocessors:
-        return str(md.preprocessors["rendering_context"].page.path)
-    return None
+    return str(md.treeprocessors["relpath"].file.src_uri) if "relpath" in md.treeprocessors else None
 
 
 def language_of(md: Any) -> str:

@@ -15,53 +15,34 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.course.verify import deviations
-from mini_kv_book import (
-    conformance,
-    course,
-    drafts,
-    generate,
-    kernels,
-    kill_matrix,
-    league,
-    licences,
-    names,
-    options,
-    overview,
-    puzzles,
-    recorded,
-    second_home,
-    serving,
-    source_lens,
-    spine,
-    upgrade,
-)
+from mini_kv_book import course, generate, kill_matrix, overview, puzzles, recorded, spine, upgrade, upstream
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
     "afternoon": overview.afternoon_as_markdown,
     "chapters": overview.chapters_as_markdown,
-    "conformance": conformance.as_markdown,
-    "conformance-summary": conformance.summary,
+    "conformance": recorded.conformance,
+    "conformance-summary": recorded.conformance_summary,
     "course": course.dates,
     "deviations": deviations.as_markdown,
-    "drafts": drafts.as_markdown,
+    "drafts": recorded.drafts,
     "front-door": generate.front_door,
-    "kernels": kernels.as_markdown,
-    "kernels-measured": kernels.measured_as_markdown,
+    "kernels": recorded.kernels,
+    "kernels-measured": recorded.kernels_measured,
     "kills": kill_matrix.as_markdown,
     "labs": overview.labs_as_markdown,
-    "league": league.as_markdown,
-    "licences": licences.as_markdown,
-    "names": names.as_markdown,
-    "options": options.as_markdown,
+    "league": recorded.league,
+    "licences": recorded.licences,
+    "names": upstream.names,
+    "options": upstream.options,
     "puzzles": puzzles.as_markdown,
-    "recorded": recorded.as_markdown,
-    "serving": serving.as_markdown,
-    "source-lens": source_lens.as_markdown,
+    "recorded": recorded.generation,
+    "serving": upstream.serving,
+    "source-lens": upstream.source_lens,
     "spine": spine.stop_as_markdown,
     "spine-picture": spine.picture,
     "spine-total": spine.total,
-    "tiers": second_home.as_markdown,
+    "tiers": recorded.tiers,
     "upgrade": upgrade.as_markdown,
 }
 """The tables by name. Words after the name are passed on."""
@@ -87,7 +68,7 @@ class Tables(Preprocessor):
             request = REQUEST.fullmatch(line)
             try:
                 out += [request[1] + row for row in made(request[2]).split("\n")] if request else [line]
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, KeyError) as error:
                 raise BuildError(f"{where(self.md, line)}: {error}") from error
         return out
 

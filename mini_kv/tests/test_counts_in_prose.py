@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mini_kv_book.conformance import PARTS
 from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.recorded import PARTS
 from mini_kv_book.spine import spine
 
 from mini_kv.course.given import arena

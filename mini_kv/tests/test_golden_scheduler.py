@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mini_kv_book import conformance
+from mini_kv_book import recorded
 
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.course.verify.adapters.mini_kv_scheduler import SchedulerAdapter
@@ -240,12 +240,12 @@ def test_no_other_scenario_reads_what_was_not_written() -> None:
 
 def test_the_readme_says_how_much_is_equal() -> None:
     """No more than what is counted from the scenarios that are replayed here."""
-    assert conformance.summary() in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert recorded.conformance_summary() in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def test_the_table_adds_up() -> None:
     """The groups of a part together are the part."""
-    rows = [line.strip("| ").replace(",", "").split(" | ") for line in conformance.as_markdown().splitlines()[2:]]
+    rows = [line.strip("| ").replace(",", "").split(" | ") for line in recorded.conformance().splitlines()[2:]]
     parts = [number for number, row in enumerate(rows) if row[0].startswith("**")]
     assert [rows[number][0] for number in parts] == ["**`KVCacheManager`**", "**`Scheduler`**"]
     for first, end in zip(parts, [*parts[1:], len(rows)], strict=True):

@@ -14,7 +14,7 @@ from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 
 import pytest
-from mini_kv_book import licences
+from mini_kv_book import recorded
 
 from mini_kv.course.labkit.lab import all_labs
 from mini_kv.story.puzzle import puzzle_names
@@ -102,7 +102,7 @@ def test_each_wheel_is_a_file_that_constraints_txt_names_by_its_hash(wheels: lis
     hashes = {pin.partition("==")[0]: set(re.findall(r"sha256:(\w{64})", pin)) for pin in pins}
     found = {package_of(wheel): hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
     assert [package for package, digest in found.items() if digest not in hashes[package]] == []
-    assert sorted(found) == sorted([*licences.WHEELS, "xxhash"])
+    assert sorted(found) == sorted([*recorded.WHEELS, "xxhash"])
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_pip_takes_no_wheel_with_another_hash(wheels: list[Path], tmp_path: Path
 def test_the_book_names_the_licence_of_each_package_in_it(wheels: list[Path], course: dict[str, bytes]) -> None:
     """As the package itself names it; and the texts are in a file beside it."""
     carried = {match[1] for name in course if (match := re.match(r"packages/(\w+)-.*\.dist-info/", name))}
-    assert carried == set(licences.WHEELS)
+    assert carried == set(recorded.WHEELS)
     texts = (PACKED / "LICENCES.txt").read_text(encoding="utf-8")
     for wheel in wheels:
         if package_of(wheel) not in carried:
@@ -134,7 +134,7 @@ def test_the_book_names_the_licence_of_each_package_in_it(wheels: list[Path], co
         with zipfile.ZipFile(wheel) as archive:
             (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             said = message_from_bytes(archive.read(metadata))
-            licence, _ = licences.WHEELS[package_of(wheel)]
+            licence, _ = recorded.WHEELS[package_of(wheel)]
             assert licence == (said["License-Expression"] or said["License"])
             files = [f"{Path(metadata).parent}/licenses/{name}" for name in said.get_all("License-File", [])]
             assert files != []

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from mini_kv_book import kernels, kill_matrix, names, options, serving
+from mini_kv_book import kill_matrix, recorded, upstream
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.record_vllm import CONFIGS, LINES, record, record_lines
 from mini_kv_book.runs import run_python, source_of
@@ -83,14 +83,14 @@ def test_every_proof_prints_something():
 
 
 def test_names_given_by_hand_exist_on_both_sides():
-    for ours, (theirs, _) in names.RENAMED.items():
+    for ours, (theirs, _) in upstream.RENAMED.items():
         assert source_of(f"mini_kv.core.{ours}").text
         assert not theirs or files_with(theirs), theirs
 
 
 def test_every_symbol_of_vllm_that_is_cited_with_its_file_was_recorded():
     """In docstrings and on pages as `Name` (v1/core/block_pool.py); a lab's table writes no quotes."""
-    texts = [inspect.getsource(module) for module in names.modules()]
+    texts = [inspect.getsource(module) for module in upstream.modules()]
     texts += [page.read_text(encoding="utf-8") for page in (*ROOT.glob("labs/lab-*/README.md"), *DOCS.rglob("*.md"))]
     texts += [re.sub(r"([\w.]+) \(", r"`\1` (", function.vllm) for lab in LABS for function in lab.functions]
     cited = {pair for text in texts for pair in re.findall(r"`([A-Za-z_][\w.]*)`\s\((?:vllm/)?([\w/]+\.py)\)", text)}
@@ -210,7 +210,7 @@ def test_every_deviation_is_about_something_upstream():
 
 
 def test_every_option_exists_with_its_flag():
-    settings = serving.options()
+    settings = upstream.serving_options()
     assert [option["setting"] for option in settings if not has_setting(option["setting"])] == []
     assert [option["flag"] for option in settings if option["flag"] not in recording()["flags"]] == []
     page = (DOCS / "reference" / "serving-options.md").read_text(encoding="utf-8")
@@ -220,7 +220,7 @@ def test_every_option_exists_with_its_flag():
 
 def test_every_option_of_ours_is_told_beside_vllms():
     """A row per field of the two classes that say how an engine is built; what is shared has vLLM's name."""
-    rows = [row.split(" | ") for row in options.here().splitlines()[2:]]
+    rows = [row.split(" | ") for row in upstream.options_here().splitlines()[2:]]
     ours = [field.name for config in (EngineConfig, SchedulerConfig) for field in fields(config)]
     assert [row[0].strip("|` ") for row in rows] == [name for name in ours if name != "scheduler"]
     alone = [row[0].strip("|` ") for row in rows if "ours alone" in row[2]]
@@ -232,7 +232,7 @@ def test_every_option_of_ours_is_told_beside_vllms():
 
 def test_what_is_left_out_is_refused_by_name_with_the_reason_that_the_page_gives():
     """Every one but `swap_space` is an option of 0.33, and the error says what the table says."""
-    table = options.elsewhere()
+    table = upstream.options_elsewhere()
     for name, why in NOT_HERE.items():
         with pytest.raises(ConfigError) as error:
             EngineConfig.from_engine_args(**{name: 1})
@@ -317,7 +317,7 @@ def test_the_glossary_is_in_order_and_every_term_has_its_chinese_word():
 @pytest.mark.prose
 def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
     text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
-    record = kernels.measured("h200")
+    record = recorded.load("gpu-h200")
     rows = {row["row"]: row for row in record["rows"]}
     batches = {
         "1 request, 131,072 tokens": "decode B1 128k",
@@ -339,7 +339,7 @@ def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
 @pytest.mark.prose
 def test_the_kernels_chapter_tells_what_int8_takes_on_an_h100():
     text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
-    fast, slow = kernels.measured("h200"), kernels.measured("h100")
+    fast, slow = recorded.load("gpu-h200"), recorded.load("gpu-h100")
     rows = [{row["row"]: row["seconds"] for row in record["rows"]} for record in (fast, slow)]
     bits_16, bits_8 = ([1e6 * card[name] for card in rows] for name in ("decode B32 4k", "decode B32 4k, int8"))
     assert f"reaches {slow['copy'] / 1e12:.2f} trillion bytes a second there, not {fast['copy'] / 1e12:.2f}" in text

@@ -4,7 +4,7 @@ import json
 from random import Random
 
 import pytest
-from mini_kv_book.league import hit_rates
+from mini_kv_book.recorded import hit_rates
 
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace

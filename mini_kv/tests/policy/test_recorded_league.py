@@ -1,8 +1,8 @@
 """What *who should go* says of the real trace is what was recorded of it."""
 
 import pytest
-from mini_kv_book.league import as_markdown, hit_rates, load, percent
 from mini_kv_book.places import ROOT
+from mini_kv_book.recorded import hit_rates, league, load
 
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.tools.traces.league import BELADY
@@ -10,10 +10,15 @@ from mini_kv.tools.traces.league import BELADY
 CHAPTER = " ".join((ROOT / "book/docs/chapters/18-who-should-go.md").read_text(encoding="utf-8").split())
 
 
+def percent(policy: str, num_blocks: int, name: str = "league") -> float:
+    """Return the recorded hits in percent of the prompt tokens."""
+    return 100 * hit_rates(name)[policy][num_blocks]
+
+
 @pytest.mark.prose
 def test_every_figure_of_the_prose_stands_in_the_record() -> None:
     """Computed from the recorded hits, then looked for in the text."""
-    prompt_tokens = {row["prompt_tokens"] for row in load()["rows"]}
+    prompt_tokens = {row["prompt_tokens"] for row in load("league")["rows"]}
     assert prompt_tokens == {144_793_823}
     lru, twice = percent("lru", 5000), percent("seen-twice", 5000)
     reversal = lru - percent("lru-head-first", 5000)
@@ -33,7 +38,7 @@ def test_every_figure_of_the_prose_stands_in_the_record() -> None:
 
 def test_the_table_has_every_policy_and_marks_the_best() -> None:
     """Eight policies and the ceiling, seven sizes, one bold cell each; the source below."""
-    rows = as_markdown().splitlines()
+    rows = league().splitlines()
     assert [row.split(" | ")[0].strip("| ") for row in rows[2:11]] == [*POLICIES, BELADY]
     assert sum(row.count("**") for row in rows) == 2 * 7
     assert "`mini-kv league conversation.jsonl" in rows[-1]
