@@ -4,16 +4,16 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from mini_kv.dev import bookkeeping
 from mini_kv.dev.bookkeeping import QUICK, Row, Sizes
-from mini_kv.dev.growth import MOST_REPEATS
-from mini_kv.dev.measure import Run, spread, take_turns
-from mini_kv.dev.peers import MiniKV, NoSuchWorkError, Peer, PeerError, make_peer
+from mini_kv.dev.measure import Run, take_turns
+from mini_kv.dev.peers import VLLM, MiniKV, NanoVLLM, NoSuchWorkError, Peer, PeerError
 from mini_kv.dev.report import Result, as_json, header_lines, make_header, results, table_lines
-from mini_kv.dev.rows import all_rows
+from mini_kv.dev.scaling import MOST_REPEATS, scaling_rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,14 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     out: TextIO = sys.stderr if args.json == "-" else sys.stdout
     tables: list[tuple[Row, list[Result]]] = []
     try:
-        peers = find_peers(args.peer, {"nano-vllm": args.nano_vllm, "mini-sglang": args.mini_sglang})
+        peers = find_peers(args.peer, args.nano_vllm)
         header = make_header(peers, args.seed, repeats)
         print("\n".join(header_lines(header)), file=out)
         for row in rows:
             if args.rows and row.name not in args.rows:
                 continue
             runs, left_out = prepare(row, peers)
-            found = measure(row, runs, repeats)
+            found = results(row, take_turns(runs, repeats))
             tables.append((row, found))
             print("", *table_lines(row, found, list(runs)), *left_out, sep="\n", file=out, flush=True)
     except PeerError as error:
@@ -58,7 +58,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", metavar="ROW", help=f"only these: {names(all_rows(QUICK, 0))}")
     parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
     parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="also compare with this checkout of nano-vllm")
-    parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="also compare with this mini-sglang checkout")
     parser.add_argument(
         "--repeats", type=int, choices=range(1, MOST_REPEATS + 1), metavar="N", help=f"runs per row, to {MOST_REPEATS}"
     )
@@ -73,12 +72,13 @@ def names(rows: Sequence[Row]) -> str:
     return ", ".join(row.name for row in rows)
 
 
-def find_peers(peer: str, checkouts: Mapping[str, Path | None]) -> list[Peer]:
+def find_peers(peer: str, nano_vllm: Path | None) -> list[Peer]:
     """Return our engine and the requested peers. Raises `PeerError` if one is not installed."""
     peers: list[Peer] = [MiniKV()]
     if peer == "vllm" or (peer == "auto" and importlib.util.find_spec("vllm") is not None):
-        peers.append(make_peer("vllm"))
-    peers += [make_peer(name, path) for name, path in checkouts.items() if path is not None]
+        peers.append(VLLM())
+    if nano_vllm is not None:
+        peers.append(NanoVLLM(nano_vllm))
     return peers
 
 
@@ -93,10 +93,17 @@ def prepare(row: Row, peers: Sequence[Peer]) -> tuple[dict[str, Run], list[str]]
     return runs, left_out
 
 
-def measure(row: Row, runs: Mapping[str, Run], repeats: int) -> list[Result]:
-    """Run one row for all peers in turns and return its figures."""
-    values = take_turns(runs, 1, 0) if row.deterministic else take_turns(runs, repeats)
-    return results(row, values, spread)
+def all_rows(sizes: Sizes, seed: int) -> list[Row]:
+    """Return every row, in the order of the table."""
+    return [
+        bookkeeping.churn(sizes, seed),
+        bookkeeping.hashing(sizes, seed),
+        bookkeeping.naming(sizes, seed),
+        *bookkeeping.admissions(sizes, seed),
+        bookkeeping.decode(sizes, seed),
+        bookkeeping.scheduling(sizes, seed),
+        *scaling_rows(sizes, seed),
+    ]
 
 
 if __name__ == "__main__":

@@ -4,21 +4,16 @@ A row prepares one runner per peer. A runner does the row's work once and return
 work: for every peer the hits are those that follow from the prompts.
 """
 
-import json
 import random
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from mini_kv.dev.measure import Run, Stopwatch
 from mini_kv.dev.peers import Cache, Peer, PeerError
 
-_PACKAGE_ROOT = Path(__file__).parents[2]
-"""Folder in which `python -m mini_kv...` finds this package, installed or not."""
 _VOCABULARY = range(128_000)
 BLOCK_SIZE = 16
 """Tokens per block, in every row but hashing."""
@@ -52,8 +47,6 @@ class Row:
     title: str
     figures: tuple[Figure, ...]
     prepare: Callable[[Peer], Run]
-    deterministic: bool = False
-    """True if one run is enough, because no time is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,6 @@ class Sizes:
     growth_groups: tuple[int, ...] = (1, 2, 4, 8)
     growth_steps: int = 16
     """Steps per run: each request opens one block in 16 of them."""
-    memory_blocks: int = 100_000
 
 
 QUICK = Sizes(
@@ -109,7 +101,6 @@ QUICK = Sizes(
     growth_prompts=(100, 1_000),
     growth_requests=(2, 8),
     growth_groups=(1, 2),
-    memory_blocks=1_000,
 )
 """Small sizes, for a view of the table and for the tests. Their figures mean nothing."""
 
@@ -152,21 +143,8 @@ def hashing(sizes: Sizes, seed: int) -> Row:
 
     def prepare(peer: Peer) -> Run:
         prompt = tokens(random.Random(seed), sizes.hash_tokens)
-        hashers = {case: peer.hasher(*case, prompt) for case in cases}
-
-        def run() -> dict[str, float]:
-            watch = Stopwatch()
-            figures = {}
-            for (function, block_size), hash_prompt in hashers.items():
-                case = f"{function}, block {block_size}"
-                watch.start()
-                num_hashes = hash_prompt()
-                watch.lap(case)
-                expect(num_hashes, sizes.hash_tokens // block_size, f"{peer.name}: names of {case}")
-                figures[case] = sizes.hash_tokens / watch.ns[case] * 1e3
-            return figures
-
-        return run
+        calls = {f"{function}, block {size}": (size, peer.hasher(function, size, prompt)) for function, size in cases}
+        return _hashing_run(peer, sizes, calls)
 
     figures = tuple(Figure(f"{function}, block {block_size}", "M tokens/s", True) for function, block_size in cases)
     return Row("hash", f"name the blocks of {sizes.hash_tokens:,} tokens that are checked already", figures, prepare)
@@ -177,21 +155,9 @@ def naming(sizes: Sizes, seed: int) -> Row:
 
     def prepare(peer: Peer) -> Run:
         prompt = tokens(random.Random(seed), sizes.hash_tokens)
-        namers = {block_size: peer.namer(block_size) for block_size in sizes.hash_block_sizes}
-
-        def run() -> dict[str, float]:
-            watch = Stopwatch()
-            figures = {}
-            for block_size, make_request in namers.items():
-                case = f"block {block_size}"
-                watch.start()
-                num_names = make_request(case, prompt)
-                watch.lap(case)
-                expect(num_names, sizes.hash_tokens // block_size, f"{peer.name}: names of {case}")
-                figures[case] = sizes.hash_tokens / watch.ns[case] * 1e3
-            return figures
-
-        return run
+        names = {size: f"block {size}" for size in sizes.hash_block_sizes}
+        calls = {name: (size, partial(peer.namer(size), name, prompt)) for size, name in names.items()}
+        return _hashing_run(peer, sizes, calls)
 
     targets = {16: Target(2.0, 2.5, "vllm"), 64: Target(1.4, 2.0, "vllm"), 256: Target(1.2, 2.0, "vllm")}
     figures = tuple(
@@ -200,6 +166,21 @@ def naming(sizes: Sizes, seed: int) -> Row:
     )
     title = f"a request of {sizes.hash_tokens:,} tokens and its block hashes, SHA-256; ours checks the tokens, too"
     return Row("request", title, figures, prepare)
+
+
+def _hashing_run(peer: Peer, sizes: Sizes, calls: Mapping[str, tuple[int, Callable[[], int]]]) -> Run:
+    """Return a run of calls that hash the prompt's blocks, each with its block size."""
+
+    def run() -> dict[str, float]:
+        watch = Stopwatch()
+        for case, (block_size, hash_blocks) in calls.items():
+            watch.start()
+            num_hashes = hash_blocks()
+            watch.lap(case)
+            expect(num_hashes, sizes.hash_tokens // block_size, f"{peer.name}: names of {case}")
+        return {case: sizes.hash_tokens / ns * 1e3 for case, ns in watch.ns.items()}
+
+    return run
 
 
 def admission(
@@ -221,7 +202,7 @@ def admission(
 
         def serve(count: int, watch: Stopwatch) -> None:
             token_ids = [head + tokens(rng, total - shared) for _ in range(count)]
-            prompts = [(f"{rng.getrandbits(64):x}", cache.prompt(prompt)) for prompt in token_ids]
+            prompts = [(f"{rng.getrandbits(64):x}", prompt) for prompt in token_ids]
             hits = []
             watch.start()
             for request_id, prompt in prompts:
@@ -268,25 +249,12 @@ def decode(sizes: Sizes, seed: int) -> Row:
             requests = new_requests(cache, rng, sizes.decode_running, sizes.decode_prompt_tokens)
             for request in requests:
                 expect(cache.admit(request), 0, f"{peer.name}: hit of a prompt that no other request has")
-            sampled = tokens(rng, sizes.decode_steps)
-            watch = Stopwatch()
-            watch.start()
-            for token_id in sampled:
-                cache.decode(requests, token_id)
-            watch.lap("decode")
-            for request in requests:
-                cache.finish(request)
-            us = watch.ns["decode"] / sizes.decode_steps / sizes.decode_running / 1e3
-            return {"us per request": us, "steps": 1e6 / (us * sizes.decode_running)}
+            return _steps_run(cache, requests, partial(cache.decode, requests), sizes, rng)
 
         return run
 
-    figures = (
-        Figure("steps", "1/s", True, (Target(4.0, 6.0, "vllm"),)),
-        Figure("us per request", "us", False),
-    )
     title = f"a step of {sizes.decode_running} running: append a token, a slot for it, ids of new blocks"
-    return Row("decode", title, figures, prepare)
+    return Row("decode", title, _steps_figures(Target(4.0, 6.0, "vllm")), prepare)
 
 
 def scheduling(sizes: Sizes, seed: int) -> Row:
@@ -302,61 +270,44 @@ def scheduling(sizes: Sizes, seed: int) -> Row:
 
         def run() -> dict[str, float]:
             requests = new_requests(cache, rng, sizes.decode_running, sizes.decode_prompt_tokens)
-            step = cache.start_scheduling(requests)
-            sampled = tokens(rng, sizes.decode_steps)
-            watch = Stopwatch()
-            watch.start()
-            for token_id in sampled:
-                step(token_id)
-            watch.lap("schedule")
-            for request in requests:
-                cache.finish(request)
-            us = watch.ns["schedule"] / sizes.decode_steps / sizes.decode_running / 1e3
-            return {"us per request": us, "steps": 1e6 / (us * sizes.decode_running)}
+            return _steps_run(cache, requests, cache.start_scheduling(requests), sizes, rng)
 
         return run
 
-    figures = (
-        Figure("steps", "1/s", True, (Target(3.6, 5.0, "vllm"),)),
-        Figure("us per request", "us", False),
-    )
     title = f"a whole scheduler's step of {sizes.decode_running} running: plan it and process its tokens"
-    return Row("schedule", title, figures, prepare)
+    return Row("schedule", title, _steps_figures(Target(3.6, 5.0, "vllm")), prepare)
 
 
-def memory(sizes: Sizes, seed: int) -> Row:
-    """Return the row of bytes per block. Each peer is measured in a process of its own."""
+def step_us(step: Callable[[int], None], num_steps: int, num_requests: int, rng: random.Random) -> float:
+    """Do the steps of a run and return microseconds per request and step."""
+    sampled = tokens(rng, num_steps)
+    watch = Stopwatch()
+    watch.start()
+    for token_id in sampled:
+        step(token_id)
+    watch.lap("step")
+    return watch.ns["step"] / num_steps / num_requests / 1e3
 
-    def prepare(peer: Peer) -> Run:
-        module = "mini_kv.dev.memory_per_block"
-        command = [sys.executable, "-m", module, peer.name, str(sizes.memory_blocks), str(seed)]
-        if peer.path is not None:
-            command.append(str(peer.path))
 
-        def run() -> dict[str, float]:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_PACKAGE_ROOT)
-            if done.returncode:
-                raise PeerError(f"{peer.name} could not be measured: {done.stderr.strip().splitlines()[-1:]}")
-            figures: dict[str, float] = json.loads(done.stdout)
-            return figures
+def _steps_run(
+    cache: Cache, requests: Sequence[Any], step: Callable[[int], None], sizes: Sizes, rng: random.Random
+) -> dict[str, float]:
+    """Time the steps of the running requests, end them, and return the figures."""
+    us = step_us(step, sizes.decode_steps, sizes.decode_running, rng)
+    for request in requests:
+        cache.finish(request)
+    return {"us per request": us, "steps": 1e6 / (us * sizes.decode_running)}
 
-        return run
 
-    figures = (
-        Figure("idle block", "bytes", False, (Target(136, 120),)),
-        Figure("idle block, RSS", "bytes", False),
-        Figure("more if cached", "bytes", False),
-    )
-    return Row("memory", f"bytes per block, of {sizes.memory_blocks:,}", figures, prepare, deterministic=True)
+def _steps_figures(target: Target) -> tuple[Figure, ...]:
+    return Figure("steps", "1/s", True, (target,)), Figure("us per request", "us", False)
 
 
 def admissions(sizes: Sizes, seed: int) -> list[Row]:
     """Return the rows of admissions: with a shared prefix in use, with one revived each time, and without one."""
     shared = sizes.shared_tokens
-    speed = Target(1.8, 2.2, "vllm")
-    tree = Target(1.0, 1.5, "mini-sglang")
-    revived = {"requests": (Target(1.0, 2.2, "vllm"), tree), "finish": (Target(1.0, 1.3, "vllm"),)}
-    both = {"requests": (speed, tree)}
+    both = {"requests": (Target(1.8, 2.2, "vllm"),)}
+    revived = {"requests": (Target(1.0, 2.2, "vllm"),), "finish": (Target(1.0, 1.3, "vllm"),)}
     return [
         admission("admit-held", sizes, seed, held=sizes.held, shared=shared, targets=both),
         admission("admit-revived", sizes, seed, held=1, shared=shared, targets=revived),
@@ -366,7 +317,7 @@ def admissions(sizes: Sizes, seed: int) -> list[Row]:
 
 def new_requests(cache: Cache, rng: random.Random, count: int, num_tokens: int) -> list[Any]:
     """Return `count` new requests with random prompts and ids."""
-    prompts = [cache.prompt(tokens(rng, num_tokens)) for _ in range(count)]
+    prompts = [tokens(rng, num_tokens) for _ in range(count)]
     return [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
 
 
@@ -376,8 +327,8 @@ def expect(found: object, expected: object, what: str) -> None:
         raise PeerError(f"{what}: {found}, expected {expected}")
 
 
-def _warm_head(cache: Cache, prompt: Sequence[int]) -> Any:
+def _warm_head(cache: Cache, prompt: list[int]) -> Any:
     """Admit the very first request, which cannot hit, and return it."""
-    request = cache.submit("first", cache.prompt(list(prompt)))
+    request = cache.submit("first", prompt)
     expect(cache.admit(request), 0, "hit of the first request")
     return request

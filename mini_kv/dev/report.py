@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.dev.bookkeeping import Figure, Row, Target
-from mini_kv.dev.measure import Spread
+from mini_kv.dev.measure import Spread, spread
 from mini_kv.dev.peers import PEERS, MiniKV, Peer
 
 OURS = MiniKV.name
@@ -79,7 +79,7 @@ class Result:
         return "goal" if ratio >= target.goal else "must" if ratio >= target.must else "missed"
 
 
-def results(row: Row, values: Mapping[str, Mapping[str, Sequence[float]]], spread: Any) -> list[Result]:
+def results(row: Row, values: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Result]:
     """Return the row's figures from the values of each peer. Figures without a value of ours are left out."""
     return [
         Result(figure, {peer: spread(found[figure.name]) for peer, found in values.items() if figure.name in found})

@@ -16,16 +16,15 @@ from mini_kv.course.verify.adapters.mini_kv_scheduler import SchedulerAdapter
 from mini_kv.course.verify.deviations import UPSTREAM
 from mini_kv.course.verify.language import Call, Scenario, State, parse_numbers
 from mini_kv.course.verify.scheduler import (
-    DEFAULTS,
     LANGUAGE,
     RECORDING,
-    SCENARIO_FILES,
     Player,
     load_scenarios,
     model_tokens,
 )
 from mini_kv.story.debug import DebugKVCacheManager
-from mini_kv.tests.golden.generate_scheduler import generated
+from mini_kv.tests.golden.generate_scheduler import generated, scenarios
+from mini_kv.tests.golden.recording import as_json
 from mini_kv.tests.golden.strict import differences
 
 ROOT = Path(__file__).parents[2]
@@ -64,12 +63,17 @@ def test_the_ledger_holds_in_every_scenario() -> None:
 
 
 def test_the_recording_is_of_these_scenarios() -> None:
-    """Same names, same settings, same calls: else the recording is stale."""
+    """Those in the file, and those that the generator makes again, call by call: else the recording is stale."""
     recorded = RECORDED["scenarios"]
-    assert list(recorded) == [scenario.name for scenario in SCENARIOS], "record again: golden/record_scheduler.py"
-    for scenario in SCENARIOS:
-        assert DEFAULTS | recorded[scenario.name]["settings"] == scenario.settings
-        assert [text for text, _ in recorded[scenario.name]["calls"]] == [call.text for call in scenario.calls]
+    assert list(recorded) == [scenario.name for scenario in scenarios()], "record again: golden/record_scheduler.py"
+    calls = [(scenario, recorded[scenario.name]["calls"]) for scenario in scenarios()]
+    for scenario, changes in calls:
+        assert [text for text, _ in changes] == [call.text for call in scenario.calls]
+    assert as_json(RECORDED["header"], calls, generated()) == RECORDING.read_text(encoding="utf-8")
+
+
+def test_random_scenarios_are_read_from_the_recording() -> None:
+    assert scenarios() == SCENARIOS
 
 
 def test_what_the_recording_says_of_itself() -> None:
@@ -83,10 +87,6 @@ def test_what_the_recording_says_of_itself() -> None:
 def test_scenarios_are_told_apart() -> None:
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
     assert all(scenario.purpose.endswith(".") for scenario in SCENARIOS)
-
-
-def test_the_random_scenarios_can_be_made_again() -> None:
-    assert generated() == SCENARIO_FILES[1].read_text(encoding="utf-8")
 
 
 def test_random_scenarios_meet_what_is_rare() -> None:

@@ -1,15 +1,13 @@
 """Plays scenarios on a program and compares every state with vLLM's: equal, as listed, or different."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mini_kv.course.verify import manager, scheduler
-from mini_kv.course.verify.language import Call, Scenario, State
+from mini_kv.course.verify.language import Call, Scenario, State, load_recording
 from mini_kv.course.verify.program import Program, ProgramError
 
 
@@ -51,11 +49,9 @@ class Recorded(NamedTuple):
     """The fields that each call changed, its result among them."""
 
 
-@cache
 def recording(part: Part) -> dict[str, Any]:
     """Return the recording of a part."""
-    recorded: dict[str, Any] = json.loads(part.recording.read_text(encoding="utf-8"))
-    return recorded
+    return load_recording(part.recording)
 
 
 def recorded_scenarios(parts: Sequence[Part] = PARTS) -> list[Recorded]:

@@ -12,9 +12,11 @@ a difference can be read. Hashes are numbered in the order in which they first a
 its own way: what counts is which blocks have the same hash. The field for them is called `keys`.
 """
 
+import json
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +24,16 @@ from typing import Any, TypeAlias
 FOLDER = Path(__file__).parent / "scenarios"
 
 State: TypeAlias = dict[str, str]
+
+
+@cache
+def load_recording(path: Path) -> dict[str, Any]:
+    """Return what vLLM answered: a header, and each scenario's settings and calls, with the fields that a call changed.
+
+    A scenario of a generator has its group and purpose there, too.
+    """
+    recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +82,22 @@ class Language:
     shorthand: Callable[[str, list[str]], list[str]]
     """Returns the calls that a verb and its words stand for; none if the verb is a call."""
 
-    def load(self, paths: Sequence[Path]) -> list[Scenario]:
-        """Return all scenarios, in the order of the files."""
+    def load(self, paths: Sequence[Path], recording: Path) -> list[Scenario]:
+        """Return the scenarios of a recording, in its order. The files have those that are written by hand."""
+        by_hand = {scenario.name: scenario for scenario in self.read(paths)}
+        recorded = load_recording(recording)["scenarios"]
+        return [by_hand.get(name) or self._parse_recorded(name, values) for name, values in recorded.items()]
+
+    def read(self, paths: Sequence[Path]) -> list[Scenario]:
+        """Return the scenarios of the files, in their order."""
         tables = [tomllib.loads(path.read_text(encoding="utf-8"))["scenario"] for path in paths]
         return [self.parse_scenario(values) for table in tables for values in table]
+
+    def _parse_recorded(self, name: str, recorded: Mapping[str, Any]) -> Scenario:
+        """Return a scenario that stands in the recording alone. In none of its calls mini_kv differs on purpose."""
+        head = {"name": name, "group": recorded["group"], "purpose": recorded["purpose"]}
+        calls = "\n".join(text for text, _ in recorded["calls"])
+        return self.parse_scenario({**head, **recorded["settings"], "calls": calls})
 
     def parse_scenario(self, values: dict[str, Any]) -> Scenario:
         """Return the scenario that the table describes. Raises `ValueError` or `KeyError` for anything unknown."""

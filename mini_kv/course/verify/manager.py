@@ -35,9 +35,7 @@ from mini_kv.course.verify.language import (
 )
 from mini_kv.course.verify.program import VERSION, Message, Program, ProgramError
 
-SCENARIO_FILES = tuple(
-    FOLDER / f"{name}.toml" for name in ("scenarios", "scenarios-random", "scenarios-groups", "scenarios-drafter")
-)
+SCENARIO_FILES = tuple(FOLDER / f"{name}.toml" for name in ("scenarios", "scenarios-groups", "scenarios-drafter"))
 RECORDING = FOLDER / "vllm-0.33-manager.json"
 
 FIELDS = ("result", "tables", "refs", "free", "keys", "answers", "usage", "stats")
@@ -321,5 +319,5 @@ def needs(scenario: Scenario) -> list[str]:
 
 
 def load_scenarios() -> list[Scenario]:
-    """Return all scenarios, in the order of the files."""
-    return LANGUAGE.load(SCENARIO_FILES)
+    """Return all scenarios, in the order of the recording."""
+    return LANGUAGE.load(SCENARIO_FILES, RECORDING)

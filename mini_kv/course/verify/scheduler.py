@@ -36,7 +36,7 @@ from mini_kv.course.verify.language import (
 )
 from mini_kv.course.verify.program import VERSION, Message, Program, ProgramError
 
-SCENARIO_FILES = (FOLDER / "scenarios-scheduler.toml", FOLDER / "scenarios-scheduler-random.toml")
+SCENARIO_FILES = (FOLDER / "scenarios-scheduler.toml",)
 RECORDING = FOLDER / "vllm-0.33-scheduler.json"
 
 FIELDS = ("result", "running", "waiting", "computed", "tables", "free", "keys", "answers")
@@ -244,5 +244,5 @@ LANGUAGE = Language(MESSAGES, ("schedule", "update", "reset"), FIELDS, DEFAULTS,
 
 
 def load_scenarios() -> list[Scenario]:
-    """Return all scenarios, in the order of the files."""
-    return LANGUAGE.load(SCENARIO_FILES)
+    """Return all scenarios, in the order of the recording."""
+    return LANGUAGE.load(SCENARIO_FILES, RECORDING)

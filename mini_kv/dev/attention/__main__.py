@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from mini_kv.dev.attention import cpu, cpu_peers, gpu
+from mini_kv.dev.attention import cpu, gpu
 from mini_kv.dev.report import cpu_model
 
 
@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "ms": {n: asdict(s) for n, s in r.ms.items()},
                 "ratio": r.ratio,
                 "reached": r.verdict,
-                "over vllm": r.over_vllm,
             }
             for r in results
         ]
@@ -80,11 +79,6 @@ def header_lines(device: str, seed: int) -> list[str]:
         f"versions  Python {sys.version.split()[0]}, torch {torch.__version__}, triton {version}",
         f"method    {method}",
         f"seed      {seed}",
-        *(
-            [f"vllm      {cpu_peers.obstacle() or 'its C++ kernel, on copies of our blocks'}"]
-            if device == "cpu"
-            else []
-        ),
         f"command   {shlex.join(['python', '-m', 'mini_kv.dev.attention', *sys.argv[1:]])}",
         "",
     ]

@@ -1,7 +1,4 @@
-"""On a CPU: our torch backend compared with torch's own attention over contiguous keys and values, on one thread.
-
-If vLLM is installed, also compared with its C++ kernel over blocks. See `cpu_peers`.
-"""
+"""On a CPU: our torch backend compared with torch's own attention over contiguous keys and values, on one thread."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention
-from mini_kv.dev.attention import cpu_peers
 from mini_kv.dev.attention.shapes import Inputs, Shape, decode, make_inputs, prefill
 from mini_kv.dev.attention.timing import cpu_seconds
 from mini_kv.dev.measure import Spread, spread, take_turns
@@ -42,11 +38,6 @@ class Result:
     def ratio(self) -> float:
         """Our time divided by that of contiguous attention."""
         return self.ms["paged"].median / self.ms["contiguous"].median
-
-    @property
-    def over_vllm(self) -> float | None:
-        """Our time divided by that of vLLM's kernel, or `None` if that was not measured."""
-        return self.ms["paged"].median / self.ms["vllm"].median if "vllm" in self.ms else None
 
     @property
     def verdict(self) -> str:
@@ -92,11 +83,6 @@ def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES)
         "paged": partial(_seconds, [partial(paged, one) for one in sets]),
         "contiguous": partial(_seconds, [contiguous(one) for one in sets]),
     }
-    if cpu_peers.obstacle() is None and row.shape.cache_dtype is None:
-        calls = [cpu_peers.vllm(one) for one in sets]
-        difference = (calls[0]().double() - paged(sets[0]).double()).norm() / paged(sets[0]).double().norm()
-        assert difference < 0.01, f"vLLM's result differs from ours by {difference:.1%}: not the same work"
-        runs["vllm"] = partial(_seconds, calls)
     values = take_turns(runs, repeats)
     return Result(row, {name: spread([1e3 * s for s in found["seconds"]]) for name, found in values.items()})
 
@@ -137,12 +123,10 @@ def contiguous(inputs: Inputs) -> Callable[[], Tensor]:
 def table_lines(results: list[Result]) -> list[str]:
     """Return the results as lines of text."""
     targets = f"{'must':>8}{'goal':>8}{'reached':>9}"
-    lines = [f"{'':<26}{'paged ms':>14}{'contiguous ms':>16}{'ratio':>8}{targets}{'vllm ms':>14}{'ratio':>8}"]
+    lines = [f"{'':<26}{'paged ms':>14}{'contiguous ms':>16}{'ratio':>8}{targets}"]
     for result in results:
         row = result.row
         targets = f"{row.must or '':>8}{row.goal or '':>8}{result.verdict:>9}"
-        if result.over_vllm is not None:
-            targets += f"{_text(result.ms['vllm']):>14}{result.over_vllm:>8.2f}"
         times = "".join(f"{_text(result.ms[name]):>{width}}" for name, width in (("paged", 14), ("contiguous", 16)))
         lines.append(f"{row.name:<26}{times}{result.ratio:>8.2f}{targets}")
     return lines

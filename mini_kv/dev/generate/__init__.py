@@ -2,5 +2,5 @@
 
 In reading order: `setup` (models, prompts, a clock), `cache` (a token with and without a cache of its past),
 `prefix` (prompts that begin alike), `batch` (many requests in one step, and the machine's limits), `peers`
-(transformers and vLLM on the same model; `vllm_peer`, `vllm_worker`), `__main__` (`python -m mini_kv.dev.generate`).
+(transformers on the same model), `__main__` (`python -m mini_kv.dev.generate`).
 """

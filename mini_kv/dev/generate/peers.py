@@ -1,36 +1,30 @@
-"""The same prompts through transformers and vLLM, on the same weights.
+"""The same prompts through transformers, on the same weights, in two ways: continuous batching, and one padded batch.
 
-Transformers has three ways: continuous batching, one padded batch, one by one. vLLM runs whole: see `vllm_peer`.
-
-Every peer's set-up is left out, as ours is: pools are allocated, managers started. Continuous batching gets a pool of
-our size: by default it takes most of the machine's memory, and writes all of it before the first token.
+The set-up is left out, as ours is: pools are allocated, managers started. Continuous batching gets a pool of our size:
+by default it takes most of the machine's memory, and writes all of it before the first token.
 """
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 import torch
 
-from mini_kv.dev.generate import vllm_peer
 from mini_kv.dev.generate.setup import CPU, Setup, greedy, table
 from mini_kv.dev.measure import Run, take_turns
 from mini_kv.engine.contiguous import NoCache
 
-TITLE = "whole prompts and answers, compared with transformers and vLLM on the same model"
+TITLE = "whole prompts and answers, compared with transformers on the same model"
 OURS = "mini_kv"
 CONTINUOUS = "continuous batching"
-_ALONE = "one by one"
 MUST = 2.0
 """The target: our speed over that of continuous batching, with the tiny model on a CPU."""
 _PAGE_SIZE = 16
 _MAX_BATCH_TOKENS = 512
 """Most tokens of a step of continuous batching: the fastest of 256, 512 and 2048, as its mask grows with the square."""
-_MOST_ALONE = 16
-"""Number of prompts that are measured one by one. More would not change the result."""
 
 Tokens = list[list[int]]
 Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
@@ -40,10 +34,9 @@ FindPeers = Callable[[Setup], tuple[dict[str, Once], dict[str, str]]]
 
 
 def run(setup: Setup, find_peers: FindPeers | None = None) -> list[dict[str, Any]]:
-    """Return one row per workload, with the results of the peers of `find_peers`, by default transformers and vLLM."""
-    with ExitStack() as stack:
-        stack.enter_context(_quiet_transformers())
-        peers, missing = find_peers(setup) if find_peers else _installed_peers(setup, stack)
+    """Return one row per workload, with the results of the peers of `find_peers`, by default those of transformers."""
+    with _quiet_transformers():
+        peers, missing = (find_peers or _transformers_peers)(setup)
         return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
 
 
@@ -71,7 +64,7 @@ def has_package(name: str) -> bool:
 def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, Once]) -> dict[str, Any]:
     prompts = setup.prompts(count, length, shared)
     said, failed = dict[str, Tokens](), dict[str, str]()
-    ways = {OURS: _ours(setup, count, length)} | (peers if count <= _MOST_ALONE else _without_alone(peers))
+    ways = {OURS: _ours(setup, count, length)} | peers
     runs = {name: _turn(name, once, prompts, said, failed) for name, once in ways.items()}
     values = take_turns(runs, setup.repeats)
     if OURS in failed:
@@ -90,10 +83,6 @@ def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, On
         "must": MUST if setup.shape == "tiny" and setup.sizes is CPU else None,
         "failed": failed,
     }
-
-
-def _without_alone(peers: dict[str, Once]) -> dict[str, Once]:
-    return {name: once for name, once in peers.items() if name != _ALONE}
 
 
 def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, Tokens], failed: dict[str, str]) -> Run:
@@ -143,15 +132,6 @@ def _ours(setup: Setup, count: int, length: int) -> Once:
         return setup.clock() - begin, [output.outputs[0].token_ids for output in outputs]
 
     return once
-
-
-def _installed_peers(setup: Setup, stack: ExitStack) -> tuple[dict[str, Once], dict[str, str]]:
-    """Return the ways of transformers and vLLM, and the reasons for missing ones. `stack` ends them."""
-    peers, missing = _transformers_peers(setup)
-    reason = vllm_peer.obstacle(setup)
-    if reason is not None:
-        return peers, {vllm_peer.NAME: reason} | missing
-    return {vllm_peer.NAME: stack.enter_context(vllm_peer.start(setup)).answer} | peers, missing
 
 
 def _transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
@@ -206,11 +186,7 @@ def _make_peers(setup: Setup) -> dict[str, Once]:
         answers = model.generate(tokens, attention_mask=torch.ones_like(tokens), generation_config=settings)
         return setup.clock() - begin, answers[:, tokens.shape[1] :].tolist()
 
-    def alone(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
-        found = [batched([prompt]) for prompt in prompts]
-        return sum(seconds for seconds, _ in found), [answers[0] for _, answers in found]
-
-    return {CONTINUOUS: _continuous(setup, model, settings), "one batch": batched, _ALONE: alone}
+    return {CONTINUOUS: _continuous(setup, model, settings), "one batch": batched}
 
 
 def _same_model(setup: Setup) -> Any:

@@ -9,14 +9,12 @@ An adapter does exactly the work of its engine's scheduler, so the same work is 
 
 The engines differ. nano-vllm hashes blocks in `admit` (twice on a hit) instead of `submit`, and enters them after the
 step, which is part of `admit` and `decode` here. Its runner reads the table of ids in place. The others send only the
-ids of new blocks to their runners. mini-sglang hashes nothing. Its radix tree compares tokens, which it gets as a
-tensor (`prompt`), and enters them after the first step and again at the end.
+ids of new blocks to their runners.
 """
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 
@@ -31,12 +29,8 @@ class NoSuchWorkError(PeerError):
 class Cache(ABC):
     """One engine's KV cache of one size. Requests are the engine's own, opaque to the rows."""
 
-    def prompt(self, token_ids: list[int]) -> Any:
-        """Return the prompt in the form of the engine's tokenizer. It is never timed."""
-        return token_ids
-
     @abstractmethod
-    def submit(self, request_id: str, prompt: Any) -> Any:
+    def submit(self, request_id: str, prompt: list[int]) -> Any:
         """Return a request for the prompt."""
 
     @abstractmethod
@@ -68,21 +62,42 @@ class Cache(ABC):
         """Shuffle the free blocks, as long use does, so that neighbours in the queue are not neighbours in memory."""
 
 
+class ManagerCache(Cache):
+    """A cache whose manager has vLLM's names: vLLM's own, and ours."""
+
+    kv: Any
+
+    @abstractmethod
+    def num_free_blocks(self) -> int:
+        """Return the number of free blocks."""
+
+    def finish(self, request: Any) -> None:
+        """Free the request's blocks."""
+        self.kv.free(request)
+
+    def churn(self, num_blocks: int, times: int) -> None:
+        """Allocate blocks of the pool and free them."""
+        pool = self.kv.block_pool
+        for _ in range(times):
+            pool.free_blocks(pool.get_new_blocks(num_blocks))
+
+    def scatter(self, rng: random.Random) -> None:
+        """Allocate all blocks and free them in random order."""
+        pool = self.kv.block_pool
+        blocks = pool.get_new_blocks(self.num_free_blocks())
+        rng.shuffle(blocks)
+        pool.free_blocks(blocks)
+
+
 class Peer(ABC):
     """An engine: makes caches and hashers."""
 
     name: str
     version: str
-    path: Path | None = None
-    """The checkout that it is imported from, or `None` if it is installed."""
 
     @abstractmethod
     def cache(self, num_blocks: int, block_size: int) -> Cache:
         """Return an empty cache with prefix caching on. `num_blocks` includes the null block, if there is one."""
-
-    @abstractmethod
-    def pool(self, num_blocks: int) -> Any:
-        """Return the object that holds the idle blocks and nothing else, to measure its size."""
 
     @abstractmethod
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:

@@ -23,7 +23,6 @@ class NanoVLLM(Peer):
             open_package(self.name, path, "nanovllm", "engine/block_manager.py")
         except ImportError as error:
             raise PeerError(str(error)) from error
-        self.path = path.resolve()
         # The scheduler asks for the name alone, and the module that has it would load transformers.
         config = ModuleType("nanovllm.config")
         vars(config)["Config"] = object
@@ -37,10 +36,6 @@ class NanoVLLM(Peer):
     def cache(self, num_blocks: int, block_size: int) -> Cache:
         """Return a block manager. The block size is a class attribute of its sequences: one size at a time."""
         return _NanoCache(self, num_blocks, block_size)
-
-    def pool(self, num_blocks: int) -> Any:
-        """Return a block manager."""
-        return self.block_manager(num_blocks, 16)
 
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
         """Chain `compute_hash`. It has xxh64 only: 8 bytes, which it backs by comparing tokens at a hit."""

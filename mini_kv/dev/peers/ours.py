@@ -1,8 +1,6 @@
 """mini_kv as a peer of others."""
 
-import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mini_kv import __version__
 from mini_kv.core.block_hash import get_hash_function, get_request_block_hasher
@@ -11,7 +9,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.dev.peers.base import Cache, Peer, PeerError
+from mini_kv.dev.peers.base import Cache, ManagerCache, Peer, PeerError
 from mini_kv.story.step_loop import run_step
 
 
@@ -24,10 +22,6 @@ class MiniKV(Peer):
     def cache(self, num_blocks: int, block_size: int) -> Cache:
         """Return a manager of one full-attention group."""
         return _MiniKVCache(KVCacheManager.for_full_attention(num_blocks, block_size))
-
-    def pool(self, num_blocks: int) -> Any:
-        """Return a `BlockPool`."""
-        return KVCacheManager.for_full_attention(num_blocks, 16).block_pool
 
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
         """Use the request block hasher. The check of the tokens belongs to `submit` (see `namer`)."""
@@ -48,7 +42,9 @@ class MiniKV(Peer):
         return _MiniKVCache(KVCacheManager(KVCacheConfig(num_blocks, groups)))
 
 
-class _MiniKVCache(Cache):
+class _MiniKVCache(ManagerCache):
+    kv: KVCacheManager
+
     def __init__(self, kv: KVCacheManager) -> None:
         self.kv = kv
 
@@ -85,16 +81,5 @@ class _MiniKVCache(Cache):
         step(0)
         return step
 
-    def finish(self, request: Request) -> None:
-        self.kv.free(request)
-
-    def churn(self, num_blocks: int, times: int) -> None:
-        pool = self.kv.block_pool
-        for _ in range(times):
-            pool.free_blocks(pool.get_new_blocks(num_blocks))
-
-    def scatter(self, rng: random.Random) -> None:
-        pool = self.kv.block_pool
-        blocks = pool.get_new_blocks(pool.num_free_blocks)
-        rng.shuffle(blocks)
-        pool.free_blocks(blocks)
+    def num_free_blocks(self) -> int:
+        return self.kv.block_pool.num_free_blocks

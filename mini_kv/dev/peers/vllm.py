@@ -4,12 +4,11 @@ import importlib
 import importlib.util
 import logging
 import os
-import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mini_kv.dev.peers.base import Cache, NoSuchWorkError, Peer, PeerError
+from mini_kv.dev.peers.base import Cache, ManagerCache, NoSuchWorkError, Peer, PeerError
 
 _MAX_MODEL_LEN = 1 << 20
 
@@ -53,10 +52,6 @@ class VLLM(Peer):
     def cache(self, num_blocks: int, block_size: int) -> Cache:
         """Return a manager of one full-attention group that keeps hit statistics, as ours does."""
         return _VLLMCache(self, self._kv_cache_config(num_blocks, block_size), block_size)
-
-    def pool(self, num_blocks: int) -> Any:
-        """Return a `BlockPool`."""
-        return self.new_manager(self._kv_cache_config(num_blocks, 16), 16).block_pool
 
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
         """Use the request block hasher. `xxh3_128` is vLLM's `xxhash`."""
@@ -156,7 +151,7 @@ def _scheduler(kv_cache_config: Any, block_size: int, max_tokens: int, max_seqs:
     return scheduler(whole, kv_cache_config, manager.__new__(manager), block_size, log_stats=True)
 
 
-class _VLLMCache(Cache):
+class _VLLMCache(ManagerCache):
     def __init__(self, vllm: VLLM, kv_cache_config: Any, block_size: int) -> None:
         self.vllm = vllm
         self.kv_cache_config = kv_cache_config
@@ -205,16 +200,5 @@ class _VLLMCache(Cache):
         step(0)
         return step
 
-    def finish(self, request: Any) -> None:
-        self.kv.free(request)
-
-    def churn(self, num_blocks: int, times: int) -> None:
-        pool = self.kv.block_pool
-        for _ in range(times):
-            pool.free_blocks(pool.get_new_blocks(num_blocks))
-
-    def scatter(self, rng: random.Random) -> None:
-        pool = self.kv.block_pool
-        blocks = pool.get_new_blocks(pool.get_num_free_blocks())
-        rng.shuffle(blocks)
-        pool.free_blocks(blocks)
+    def num_free_blocks(self) -> int:
+        return int(self.kv.block_pool.get_num_free_blocks())

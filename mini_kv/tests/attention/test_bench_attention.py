@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 import pytest
 import torch
 
-from mini_kv.dev.attention import cpu, cpu_peers, gpu, gpu_peers
+from mini_kv.dev.attention import cpu, gpu, gpu_peers
 from mini_kv.dev.attention.__main__ import main
 from mini_kv.dev.attention.shapes import Shape, decode, make_inputs, prefill
 from mini_kv.dev.attention.timing import cpu_seconds
@@ -117,12 +117,6 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
-
-
-def test_the_header_says_why_vllm_is_not_measured(tmp_path):
-    assert cpu_peers.obstacle_at(None) == "MINI_KV_VLLM_PYTHON does not name a Python that has it"
-    python = str(tmp_path / "bin" / "python")
-    assert cpu_peers.obstacle_at(python) == f"MINI_KV_VLLM_PYTHON names {python}, but no vllm is installed there"
 
 
 def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fit():

@@ -1,10 +1,8 @@
 """The benchmark of generation: its rows are whole and do the work that they claim. Time is never asserted."""
 
-import dataclasses
 import importlib.util
 import io
 import json
-import sys
 from contextlib import redirect_stdout
 from datetime import date
 from types import SimpleNamespace
@@ -12,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mini_kv.dev.attention.cpu_peers import VARIABLE
-from mini_kv.dev.generate import batch, cache, peers, prefix, vllm_peer
+from mini_kv.dev.generate import batch, cache, peers, prefix
 from mini_kv.dev.generate.__main__ import main, measure
 from mini_kv.dev.generate.setup import QUICK, SHAPES, Setup, clock_of, make_setup
 from mini_kv.engine.contiguous import NoCache
@@ -165,36 +162,3 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
-
-
-def test_a_model_that_vllm_does_not_take_is_said_to_be_none(setup, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert vllm_peer.obstacle(setup) == "MINI_KV_VLLM_PYTHON does not name a Python that has it"
-    monkeypatch.setenv(VARIABLE, sys.executable)
-    assert vllm_peer.obstacle(setup) is None
-    narrow = TinyLlama(dataclasses.replace(setup.model.config, head_dim=16))
-    assert (
-        vllm_peer.obstacle(dataclasses.replace(setup, model=narrow))
-        == "it does not support heads of 16: try another shape"
-    )
-
-
-def test_the_worker_gets_a_checkpoint_and_prompts_and_its_answers_are_taken(setup, monkeypatch, tmp_path):
-    """An executable in the place of vLLM's Python: it answers every prompt with its first token, and reads no more."""
-    worker = [
-        f"#!{sys.executable}",
-        "import json, os, pathlib, sys",
-        "assert json.loads(pathlib.Path(sys.argv[2], 'config.json').read_text())['hidden_size'] == 160",
-        "print('ready', flush=True)",
-        "prompts, new_tokens = json.loads(sys.stdin.readline())",
-        "os.close(0)",
-        "print(json.dumps([0.5, [prompt[:1] * new_tokens for prompt in prompts]]), flush=True)",
-    ]
-    python = tmp_path / "python"
-    python.write_text("\n".join(worker), encoding="utf-8")
-    python.chmod(0o755)
-    monkeypatch.setenv(VARIABLE, str(python))
-    with vllm_peer.start(setup) as peer:
-        assert peer.answer([[7, 8], [9]]) == (0.5, [[7] * 3, [9] * 3])
-        with pytest.raises(RuntimeError, match="vLLM's process ended with status 0"):
-            peer.answer([[1]])

@@ -1,19 +1,16 @@
-"""Writes scenarios-random.toml: long random scenarios, the same at each run.
+"""The manager's scenarios: those that are written by hand, and long random ones, the same at each run.
 
-    python -m mini_kv.tests.golden.generate
-
-mini_kv plays along while they are made, so that a scenario only asks for what makes sense (no request is freed twice);
-what the calls must answer is recorded from vLLM like that of all the others. Caches are small: there is always too
-little room, and prompts share a few beginnings.
+mini_kv plays along while the random ones are made, so that a scenario only asks for what makes sense (no request is
+freed twice); what the calls must answer is recorded from vLLM like that of all the others. Caches are small: there is
+always too little room, and prompts share a few beginnings.
 """
 
-import json
 import random
 from collections.abc import Callable
 from typing import Any
 
 from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
-from mini_kv.course.verify.language import format_numbers
+from mini_kv.course.verify.language import Scenario, format_numbers
 from mini_kv.course.verify.manager import DEFAULTS, LANGUAGE, SCENARIO_FILES, Player
 
 SCENARIOS = (
@@ -224,25 +221,20 @@ class Generator:
         return f" lookahead={self.random.randrange(1, 6)}" if use else ""
 
 
-def as_toml(name: str, seed: int, settings: dict[str, Any]) -> str:
-    """Return the scenario as TOML."""
+def make(name: str, seed: int, settings: dict[str, Any]) -> Scenario:
+    """Return a scenario."""
     calls = Generator(name, seed, settings).generate()
-    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    head = [
-        "[[scenario]]",
-        f'group = "{"eviction" if name.startswith("six messages") else "random"}"',
-        f'name = "{name}"',
-        f'purpose = "{len(calls)} calls, seed {seed}."',
-        *lines,
-    ]
-    return "\n".join([*head, 'calls = """', *calls, '"""'])
+    group = "eviction" if name.startswith("six messages") else "random"
+    head = {"name": name, "group": group, "purpose": f"{len(calls)} calls, seed {seed}."}
+    return LANGUAGE.parse_scenario({**head, **settings, "calls": "\n".join(calls)})
 
 
-def generated() -> str:
-    """Return the text of the file."""
-    head = "# Written by: python -m mini_kv.tests.golden.generate\n\n"
-    return head + "\n\n".join(as_toml(*scenario) for scenario in SCENARIOS) + "\n"
+def generated() -> list[Scenario]:
+    """Return the random scenarios."""
+    return [make(*scenario) for scenario in SCENARIOS]
 
 
-if __name__ == "__main__":
-    SCENARIO_FILES[1].write_text(generated(), encoding="utf-8")
+def scenarios() -> list[Scenario]:
+    """Return all scenarios of the manager, in the order in which they are recorded."""
+    first, *others = SCENARIO_FILES
+    return [*LANGUAGE.read([first]), *generated(), *LANGUAGE.read(others)]

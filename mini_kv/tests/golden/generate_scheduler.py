@@ -1,21 +1,18 @@
-"""Writes scenarios-scheduler-random.toml: long random scenarios of the scheduler, the same at each run.
+"""The scheduler's scenarios: those that are written by hand, and long random ones, the same at each run.
 
-    python -m mini_kv.tests.golden.generate_scheduler
-
-Prompts share a few beginnings and pools are small, but every request fits into its pool alone. What mini_kv does
-otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a stop token or
-at the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys. Where a
-pool with windows or states is small, the seed is one with which no window slides in the midst of a refusal
-(`refusal-slides`) and no newcomer fits but for its second state (`state-gate`). With states it is one with which no
-newcomer goes on from a state that the same step computes once more (`promised-states`).
+In the random ones prompts share a few beginnings and pools are small, but every request fits into its pool alone. What
+mini_kv does otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a
+stop token or at the model's length, and no pool is so small that one is sent back; with priorities a small pool has no
+keys. Where a pool with windows or states is small, the seed is one with which no window slides in the midst of a
+refusal (`refusal-slides`) and no newcomer fits but for its second state (`state-gate`). With states it is one with
+which no newcomer goes on from a state that the same step computes once more (`promised-states`).
 """
 
-import json
 import random
 from typing import Any
 
-from mini_kv.course.verify.language import format_numbers
-from mini_kv.course.verify.scheduler import DEFAULTS, SCENARIO_FILES
+from mini_kv.course.verify.language import Scenario, format_numbers
+from mini_kv.course.verify.scheduler import DEFAULTS, LANGUAGE, SCENARIO_FILES
 
 TIGHT = {"num_blocks": 10, "max_model_len": 36}
 SMALL_STEPS = {"max_num_batched_tokens": 12}
@@ -143,18 +140,18 @@ class Generator:
         self.lines.append("reset")
 
 
-def as_toml(name: str, seed: int, settings: dict[str, Any]) -> str:
-    """Return the scenario as TOML."""
-    head = ["[[scenario]]", 'group = "random"', f'name = "{name}"', f'purpose = "Seed {seed}."']
-    values = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    return "\n".join([*head, *values, 'calls = """', *Generator(name, seed, settings).generate(), '"""'])
+def make(name: str, seed: int, settings: dict[str, Any]) -> Scenario:
+    """Return a scenario."""
+    calls = "\n".join(Generator(name, seed, settings).generate())
+    head = {"name": name, "group": "random", "purpose": f"Seed {seed}."}
+    return LANGUAGE.parse_scenario({**head, **settings, "calls": calls})
 
 
-def generated() -> str:
-    """Return the text of the file."""
-    head = "# Written by: python -m mini_kv.tests.golden.generate_scheduler\n\n"
-    return head + "\n\n".join(as_toml(*scenario) for scenario in SCENARIOS) + "\n"
+def generated() -> list[Scenario]:
+    """Return the random scenarios."""
+    return [make(*scenario) for scenario in SCENARIOS]
 
 
-if __name__ == "__main__":
-    SCENARIO_FILES[1].write_text(generated(), encoding="utf-8")
+def scenarios() -> list[Scenario]:
+    """Return all scenarios of the scheduler, in the order in which they are recorded."""
+    return [*LANGUAGE.read(SCENARIO_FILES), *generated()]

@@ -14,11 +14,9 @@ list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is need
 `make upstream VERSION=0.33.0` does all this in one command and compares; with another version it shows what changed.
 """
 
-import json
 import math
 import platform
 import sys
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,6 +50,8 @@ from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-fo
 from mini_kv.course.verify import manager
 from mini_kv.course.verify.language import Scenario, State
 from mini_kv.course.verify.vllm_names import ManagerWithVLLMNames
+from mini_kv.tests.golden import generate
+from mini_kv.tests.golden.recording import as_json
 from mini_kv.tests.golden.versions import options_of, playable
 
 COMMAND = "python -m mini_kv.tests.golden.record"
@@ -174,9 +174,9 @@ def record(scenario: Scenario, player: Any) -> list[tuple[str, State]]:
 
 
 def write(
-    path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[str, State]]]], defaults: Mapping[str, Any]
+    path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[str, State]]]], generated: list[Scenario]
 ) -> None:
-    """Write the recording as JSON, one call per line; settings that are among the defaults are left out."""
+    """Write the recording."""
     header = {
         "what": "every call of the golden scenarios on vLLM: its result and the fields of the state that it changed",
         "vllm": version("vllm"),
@@ -187,15 +187,7 @@ def write(
         "scenarios": len(recorded),
         "calls": sum(len(calls) for _, calls in recorded),
     }
-    lines = ['{"header": ' + json.dumps(header, indent=1) + ',\n"scenarios": {']
-    for number, (scenario, calls) in enumerate(recorded):
-        settings = json.dumps(
-            {key: value for key, value in scenario.settings.items() if (key, value) not in defaults.items()}
-        )
-        lines.append(f'"{scenario.name}": {{"settings": {settings}, "calls": [')
-        lines += [json.dumps(call) + ("," if i < len(calls) - 1 else "") for i, call in enumerate(calls)]
-        lines.append("]}," if number < len(recorded) - 1 else "]}")
-    path.write_text("\n".join([*lines, "}}"]) + "\n", encoding="utf-8")
+    path.write_text(as_json(header, recorded, generated), encoding="utf-8")
     print(f"{header['scenarios']} scenarios, {header['calls']} calls: {path.name}")
 
 
@@ -203,8 +195,9 @@ def main(path: Path = manager.RECORDING) -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    players = playable(manager.load_scenarios(), lambda settings: manager.Player(VLLM(), settings))
-    write(path, COMMAND, [(scenario, record(scenario, player)) for scenario, player in players], defaults={})
+    players = playable(generate.scenarios(), lambda settings: manager.Player(VLLM(), settings))
+    recorded = [(scenario, record(scenario, player)) for scenario, player in players]
+    write(path, COMMAND, recorded, generate.generated())
 
 
 if __name__ == "__main__":

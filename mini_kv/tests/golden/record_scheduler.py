@@ -36,6 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 
 from mini_kv.course.verify import scheduler
 from mini_kv.course.verify.adapters.mini_kv_scheduler import LIMITS, SchedulerAdapter
+from mini_kv.tests.golden import generate_scheduler
 from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
 from mini_kv.tests.golden.versions import playable
 
@@ -157,9 +158,9 @@ def main(path: Path = scheduler.RECORDING) -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    players = playable(scheduler.load_scenarios(), lambda settings: scheduler.Player(VLLM(), settings))
+    players = playable(generate_scheduler.scenarios(), lambda settings: scheduler.Player(VLLM(), settings))
     recorded = [(scenario, record(scenario, player)) for scenario, player in players]
-    write(path, COMMAND, recorded, scheduler.DEFAULTS)
+    write(path, COMMAND, recorded, generate_scheduler.generated())
 
 
 if __name__ == "__main__":

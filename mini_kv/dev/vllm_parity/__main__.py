@@ -1,4 +1,4 @@
-"""`python -m mini_kv.dev.beside_vllm`: run 200 requests on our engine and on vLLM, and compare every block."""
+"""`python -m mini_kv.dev.vllm_parity`: run 200 requests on our engine and on vLLM, and compare every block."""
 
 import argparse
 import gzip
@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.dev.attention.cpu_peers import VARIABLE
-from mini_kv.dev.beside_vllm.compare import AGREE, compare
-from mini_kv.dev.beside_vllm.running_server import ask_at, live_run
-from mini_kv.dev.beside_vllm.workload import (
+from mini_kv.dev.vllm_parity.compare import AGREE, compare
+from mini_kv.dev.vllm_parity.running_server import ask_at, live_run
+from mini_kv.dev.vllm_parity.workload import (
     BLOCK_SIZE,
     LIMITS,
     NUM_BLOCKS,
@@ -28,11 +27,21 @@ from mini_kv.dev.beside_vllm.workload import (
     make_work,
     our_run,
 )
-from mini_kv.dev.generate.vllm_peer import ENVIRONMENT
 from mini_kv.engine.checkpoint import save_model, tiny_folder
 from mini_kv.tools.serve.attach import Subscriber
 from mini_kv.tools.serve.kv_events import decode_batch
 
+VARIABLE = "MINI_KV_VLLM_PYTHON"
+"""Names the Python of an environment with vLLM."""
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 SETTINGS = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -50,7 +59,7 @@ SETTINGS = {
 
 
 def ask_vllm(python: str, work: Work, num_batches: int) -> dict[str, Any]:
-    """Return vLLM's answers, as `worker` writes them. Raises `RuntimeError` with its last output if it failed."""
+    """Return vLLM's answers, as `vllm_worker` writes them. Raises `RuntimeError` with its last output if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder), make_model(), "{}", torch.float32, eos_token_id=0)
         task = {
@@ -60,7 +69,7 @@ def ask_vllm(python: str, work: Work, num_batches: int) -> dict[str, Any]:
             "num_batches": num_batches,
         }
         ended = subprocess.run(
-            [python, str(Path(__file__).with_name("worker.py")), folder],
+            [python, str(Path(__file__).with_name("vllm_worker.py")), folder],
             input=json.dumps(task),
             capture_output=True,
             text=True,
@@ -118,7 +127,7 @@ def compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare, and return 0 if they agree, 1 if they differ, 2 without an engine to compare with."""
-    parser = argparse.ArgumentParser(prog="python -m mini_kv.dev.beside_vllm", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.dev.vllm_parity", description=__doc__)
     parser.add_argument("--recorded", type=Path, metavar="FILE", help="compare with a recorded run, without vLLM")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write vLLM's run to a file")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="only write the model, for a server to load")
@@ -134,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         lines = compared(args, make_work())
     except (ConfigError, OSError, RuntimeError) as error:
-        print(f"beside_vllm: {error}", file=sys.stderr)
+        print(f"vllm_parity: {error}", file=sys.stderr)
         return 2
     print("\n".join(lines))
     return 0 if lines[0] == AGREE else 1

@@ -1,15 +1,16 @@
 """Our engine beside a recorded run of vLLM 0.32, whole: tokens, hits, and every block stored and removed."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mini_kv.dev.beside_vllm.__main__ import as_run, main, read_recording
-from mini_kv.dev.beside_vllm.compare import AGREE, compare
-from mini_kv.dev.beside_vllm.running_server import live_run
-from mini_kv.dev.beside_vllm.workload import (
+from mini_kv.dev.vllm_parity.__main__ import as_run, ask_vllm, main, read_recording
+from mini_kv.dev.vllm_parity.compare import AGREE, compare
+from mini_kv.dev.vllm_parity.running_server import live_run
+from mini_kv.dev.vllm_parity.workload import (
     BLOCK_SIZE,
     LIMITS,
     NUM_BLOCKS,
@@ -28,7 +29,7 @@ from mini_kv.tools.serve.kv_events import BlockRemoved, BlockStored, KVEventBatc
 from mini_kv.tools.serve.kv_events_publisher import ZmqEventPublisher, publishing
 from mini_kv.tools.serve.mirror import Mirror
 
-RECORDING = Path(__file__).with_name("beside_vllm.json.gz")
+RECORDING = Path(__file__).with_name("vllm_parity.json.gz")
 WORK = make_work()
 
 
@@ -118,19 +119,38 @@ def test_a_server_that_is_asked_one_request_at_a_time_while_its_events_are_heard
     assert mirror.copies() == pool_keys(engine.kv_cache_manager)
 
 
+def test_vllm_runs_in_its_own_python_and_its_failure_is_told(tmp_path: Path):
+    """An executable in the place of vLLM's Python: it is given a program that exists, a checkpoint, and the prompts."""
+    program = [
+        f"#!{sys.executable}",
+        "import json, os, pathlib, sys",
+        "assert pathlib.Path(sys.argv[1]).is_file() and pathlib.Path(sys.argv[2], 'config.json').is_file()",
+        "task = json.load(sys.stdin)",
+        "assert len(task['prompts']) == 2, 'no room'",
+        "print(json.dumps({'tokens': task['max_tokens'], 'threads': os.environ['OMP_NUM_THREADS']}))",
+    ]
+    python = tmp_path / "python"
+    python.write_text("\n".join(program), encoding="utf-8")
+    python.chmod(0o755)
+    work = make_work(2)
+    assert ask_vllm(str(python), work, 0) == {"tokens": work.max_tokens, "threads": "1"}
+    with pytest.raises(RuntimeError, match=r"vLLM ended with status 1:(.|\n)*no room"):
+        ask_vllm(str(python), make_work(3), 0)
+
+
 def test_without_a_vllm_a_recording_or_a_server_it_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MINI_KV_VLLM_PYTHON", raising=False)
     assert main([]) == 2
     assert capsys.readouterr().err == (
-        "beside_vllm: set MINI_KV_VLLM_PYTHON to a Python that has vLLM, or add --recorded FILE or --server URL\n"
+        "vllm_parity: set MINI_KV_VLLM_PYTHON to a Python that has vLLM, or add --recorded FILE or --server URL\n"
     )
 
 
 def test_a_server_that_does_not_answer_is_a_sentence(capsys: pytest.CaptureFixture[str]):
     assert main(["--server", "http://127.0.0.1:1"]) == 2
-    assert capsys.readouterr().err.startswith("beside_vllm: <urlopen error")
+    assert capsys.readouterr().err.startswith("vllm_parity: <urlopen error")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The rows about growth: costs by the size of the pool, a prompt, the requests, the groups of layers.
+"""The rows about scaling: costs by the size of the pool, a prompt, the requests, the groups of layers.
 
     python -m mini_kv.dev --rows growth-pool growth-prompt growth-requests growth-groups
 
@@ -7,9 +7,10 @@ Each row's last figure is the largest case over the smallest: 1 is a flat curve.
 
 import gc
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from mini_kv.dev.bookkeeping import BLOCK_SIZE, Figure, Row, Sizes, Target, expect, new_requests, tokens
+from mini_kv.dev.bookkeeping import BLOCK_SIZE, Figure, Row, Sizes, Target, expect, new_requests, step_us, tokens
 from mini_kv.dev.measure import Run, Stopwatch
 from mini_kv.dev.peers import Cache, Peer
 
@@ -74,7 +75,7 @@ def prompts(sizes: Sizes, seed: int) -> Row:
 
         def admit(num_tokens: int) -> float:
             longest[0] = rng.randrange(1 << 30)  # all names hang on the first token, so nothing hits
-            prompt = cache.prompt(longest[:num_tokens])
+            prompt = longest[:num_tokens]
             watch = Stopwatch()
             watch.start()
             request = cache.submit(f"{rng.getrandbits(64):x}", prompt)
@@ -111,9 +112,11 @@ def requests(sizes: Sizes, seed: int) -> Row:
             steps[count] = cache.start_scheduling(new_requests(cache, rng, count, _DECODE_TOKENS))
 
         def run() -> dict[str, float]:
-            costs = {f"requests {count:,}": _step_us(step, count, sizes, rng) for count, step in steps.items()}
+            costs = {
+                f"requests {count:,}": step_us(step, sizes.growth_steps, count, rng) for count, step in steps.items()
+            }
             gc.disable()
-            without = _step_us(steps[largest], largest, sizes, rng)
+            without = step_us(steps[largest], sizes.growth_steps, largest, rng)
             gc.enable()
             return {**_with_ratio(costs), quiet: without}
 
@@ -136,18 +139,18 @@ def groups(sizes: Sizes, seed: int) -> Row:
                 expect(cache.admit(request), 0, f"{peer.name}: hit of a prompt that no other request has")
             caches[count] = (cache, running)
 
-        def step_of(cache: Cache, running: Sequence[object]) -> Callable[[int], None]:
-            return lambda token_id: cache.decode(running, token_id)
-
         return lambda: _with_ratio(
-            {f"groups {count:,}": _step_us(step_of(*pair), _RUNNING, sizes, rng) for count, pair in caches.items()}
+            {
+                f"groups {count:,}": step_us(partial(cache.decode, running), sizes.growth_steps, _RUNNING, rng)
+                for count, (cache, running) in caches.items()
+            }
         )
 
     title = f"decode of {_RUNNING} running, per request: a group of full attention, the others windows of {_WINDOW}"
     return Row("growth-groups", title, _figures("groups", sizes.growth_groups, "us"), prepare)
 
 
-def growth_rows(sizes: Sizes, seed: int) -> list[Row]:
+def scaling_rows(sizes: Sizes, seed: int) -> list[Row]:
     """Return the four rows."""
     return [pools(sizes, seed), prompts(sizes, seed), requests(sizes, seed), groups(sizes, seed)]
 
@@ -168,20 +171,9 @@ def _blocks_a_request() -> int:
     return (_DECODE_TOKENS + _MOST_STEPS) // BLOCK_SIZE + 1
 
 
-def _step_us(step: Callable[[int], None], num_requests: int, sizes: Sizes, rng: random.Random) -> float:
-    """Do the steps of a run and return microseconds per request and step."""
-    sampled = tokens(rng, sizes.growth_steps)
-    watch = Stopwatch()
-    watch.start()
-    for token_id in sampled:
-        step(token_id)
-    watch.lap("step")
-    return watch.ns["step"] / sizes.growth_steps / num_requests / 1e3
-
-
 def _revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
     """Admit and finish a request per prompt, with a hit on all but its last token. Return microseconds per request."""
-    requests = [cache.submit(f"revive {index}", cache.prompt(prompt)) for index, prompt in enumerate(prompts)]
+    requests = [cache.submit(f"revive {index}", prompt) for index, prompt in enumerate(prompts)]
     hits = []
     watch = Stopwatch()
     watch.start()
@@ -208,7 +200,7 @@ def _filled(
     prompts = []
     for index in range(num_prefixes):
         prompt = tokens(rng, prefix_tokens + 1)
-        request = cache.submit(f"fill {index}", cache.prompt(prompt))
+        request = cache.submit(f"fill {index}", prompt)
         expect(cache.admit(request), 0, f"{peer.name}: hit of a prefix seen for the first time")
         cache.finish(request)
         if index in kept:

@@ -14,7 +14,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups, with_cache_dtype
 from mini_kv.core.sched.config import SchedulerConfig
-from mini_kv.dev.narrow import log_likelihoods
+from mini_kv.dev.quantized_quality import log_likelihoods
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.kv_memory import allocate_kv_cache_tensors
 from mini_kv.engine.llm_engine import LLMEngine

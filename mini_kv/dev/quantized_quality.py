@@ -1,6 +1,6 @@
 """The loss of quality by a cache in 8 bits: perplexity on text that the model has not learned, and changed words.
 
-    python -m mini_kv.dev.narrow FILE... [--json FILE]
+    python -m mini_kv.dev.quantized_quality FILE... [--json FILE]
 
 The small model reads the files in pieces of 256 tokens, once per form of its cache. Each token is predicted from keys
 and values as the cache gives them back.
@@ -86,7 +86,7 @@ def first_different_words(prompts: Sequence[list[int]], cache_dtype: str, max_to
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
-    parser = argparse.ArgumentParser(prog="python -m mini_kv.dev.narrow", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.dev.quantized_quality", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="texts that the model has not learned")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     args = parser.parse_args(argv)
@@ -94,10 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         token_ids = [token for path in args.files for token in tokenizer.encode(path.read_text(encoding="utf-8"))]
     except OSError as error:
-        print(f"mini_kv.dev.narrow: {error}", file=sys.stderr)
+        print(f"mini_kv.dev.quantized_quality: {error}", file=sys.stderr)
         return 2
     if len(token_ids) < 2 * PIECE:
-        print(f"mini_kv.dev.narrow: {len(token_ids)} tokens are too few: {2 * PIECE} at least", file=sys.stderr)
+        print(
+            f"mini_kv.dev.quantized_quality: {len(token_ids)} tokens are too few: {2 * PIECE} at least",
+            file=sys.stderr,
+        )
         return 2
     prompts = [token_ids[start : start + 32] for start in range(0, len(token_ids) - 32, len(token_ids) // 20)][:20]
     rows = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import Request, urlopen
 
-from mini_kv.dev.beside_vllm.workload import Run, Work
+from mini_kv.dev.vllm_parity.workload import Run, Work
 from mini_kv.tools.serve.attach import Subscriber
 from mini_kv.tools.serve.kv_events import AnyEvent, KVEventBatch
 from mini_kv.tools.serve.mirror import Follower, Mirror

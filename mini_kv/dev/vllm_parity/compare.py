@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from mini_kv.dev.beside_vllm.workload import Run, Work
+from mini_kv.dev.vllm_parity.workload import Run, Work
 from mini_kv.tools.serve.kv_events import AnyEvent, BlockRemoved, BlockStored, ExternalBlockHash
 
 AGREE = "your engine and vLLM agree on every block"
