@@ -1,55 +1,32 @@
 """One step of the figure as an SVG, for paper, a README, and pages without scripts.
 
-It is the drawing of `kv_story/draw.js`, with the same positions and colours. A test compares the two in a browser.
+It is the drawing of `kv_story/draw.js`, with the same positions. Both read colours, signs and sizes from `look.json`.
+A test compares the two in a browser.
 
     svg(story_data(load_scenario("share-and-evict")), step=2)
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
 
 from mini_kv.story.language import fill, words
 from mini_kv.story.state import State, states
 from mini_kv.story.story_json import Data
 
+LOOK: Data = json.loads(resources.files("mini_kv.story").joinpath("look.json").read_text(encoding="utf-8"))
+"""Colours, signs and sizes, which the figure's script reads too."""
 HELD, LINE, CARD, INK, SOFT, RULE, TAG, NEW = (
-    "#cde4f6",
-    "#0072b2",
-    "#ffffff",
-    "#111111",
-    "#6a6a6a",
-    "#0000000f",
-    "#bdbdbd",
-    "#b64500",
+    LOOK["light"][name] for name in ("held", "line", "card", "ink", "soft", "rule", "tag", "new")
 )
-TINTS = (HELD, "#e6daf3", "#d0eadc", "#f0e0c2")
+TINTS = [person["tint"] for person in LOOK["persons"]["light"]]
 """Background colours of referenced blocks, by the request that computed them."""
-HUES = (
-    ("#009e73", ""),
-    ("#cc79a7", "7 3"),
-    ("#7b5bb5", "2.5 3"),
-    ("#8c6239", "12 3 2 3"),
-    ("#56b4e9", "4 4"),
-    ("#767676", "9 2 3 2"),
-)
-"""Colour and dashes of each shared beginning. Either alone distinguishes it."""
-
-SIGNS = {
-    "allocated": "M8 3v10M3 8h10",
-    "revived": "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
-    "shared": "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
-    "unshared": "M3 8h5M9.5 6.2l2-1.4v6.6",
-    "freed": "M8 3v9M4 8.5l4 4 4-4",
-    "cached": "M4 4h5l4 4-4 4H4z",
-    "evicted": "M4 4l8 8M12 4l-8 8",
-    "uncached": "M4 4l8 8M12 4l-8 8",
-    "illegal": "M8 3v6M8 12v1",
-}
-LOUDEST = ("illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached")
-HEAD, SHELF = 28, 24
-MOST_BLOCKS = 150
+HEAD: int = LOOK["head"]
+SHELF: int = LOOK["shelf"]
+MOST_BLOCKS: int = LOOK["most_cards"]
 """Largest pool with a still. The figure draws larger pools in another way."""
 
 
@@ -141,7 +118,7 @@ def _picture(label: str, width: int, height: int, inside: str) -> str:
     signs = "".join(
         f'<g id="kv-{kind}"><circle cx="8" cy="8" r="8" fill="{NEW}"/><path d="{path}" fill="none" stroke="{CARD}"'
         ' stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round"/></g>'
-        for kind, path in SIGNS.items()
+        for kind, path in LOOK["signs"].items()
         if f'"#kv-{kind}"' in inside
     )
     return (
@@ -304,9 +281,9 @@ class _Still:
             tint = TINTS[self.requests.index(writer) % len(TINTS)] if writer else HELD
             parts.append(_rect(1.5, 1.5, round((m.w - 3) * share, 3), at.h - 3, 3, fill=tint))
         if state.hue[block_id]:
-            colour, dash = HUES[(state.hue[block_id] - 1) % len(HUES)]
-            dash = f' stroke-dasharray="{dash}"' if dash else ""
-            parts.append(f'<path d="M4.5 4V{at.h - 4}" fill="none" stroke="{colour}" stroke-width="4"{dash}/>')
+            hue = LOOK["hues"][(state.hue[block_id] - 1) % len(LOOK["hues"])]
+            dash = f' stroke-dasharray="{hue["dashes"]}"' if hue["dashes"] else ""
+            parts.append(f'<path d="M4.5 4V{at.h - 4}" fill="none" stroke="{hue["colour"]}" stroke-width="4"{dash}/>')
         parts += self._words(state.words[block_id], bool(ref))
         if name:
             parts.append(_rect(3, at.h - m.tag - 3, m.w - 6, m.tag, 4 if m.tag == 15 else 2, fill=TAG, stroke=SOFT))
@@ -346,7 +323,7 @@ class _Still:
         ]
 
     def _signs(self, at: Place, kinds: Sequence[str]) -> list[str]:
-        shown = [kind for kind in LOUDEST if kind in kinds][:2]
+        shown = [kind for kind in LOOK["loudest"] if kind in kinds][:2]
         if len(shown) > 1 and shown[1] == "cached":
             shown.pop()
         left = at.x + self.m.w / 2 - 8.5 * len(shown)

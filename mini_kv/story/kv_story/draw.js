@@ -9,6 +9,7 @@ import { draw, make } from "./elements.js";
 import { Gestures } from "./gestures.js";
 import { tokensIn } from "./model.js";
 import { asText, fill } from "./words.js";
+import look from "../look.json";
 
 /**
  * @typedef {import("./beats.js").Beat} Beat
@@ -38,17 +39,13 @@ const move = (element, x, y) => {
  * Signs in a box of 16, drawn as strokes: what happened to a block, told without colour.
  * @type {Record<string, string>}
  */
-const SIGNS = {
-  allocated: "M8 3v10M3 8h10",
-  revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
-  shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
-  unshared: "M3 8h5M9.5 6.2l2-1.4v6.6",
-  freed: "M8 3v9M4 8.5l4 4 4-4",
-  cached: "M4 4h5l4 4-4 4H4z",
-  evicted: "M4 4l8 8M12 4l-8 8",
-  uncached: "M4 4l8 8M12 4l-8 8",
-  illegal: "M8 3v6M8 12v1",
-};
+const SIGNS = look.signs;
+/**
+ * The class that gives a request its colours.
+ * @param {Story} story
+ * @param {string} request
+ */
+export const personOf = (story, request) => `person${story.requests.indexOf(request) % look.persons.light.length}`;
 const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
 
 /**
@@ -56,7 +53,7 @@ const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "reviv
  * @param {string[]} kinds
  */
 export const inLife = (kinds) => (kinds.length ? IN_LIFE.filter((kind) => kinds.includes(kind)) : kinds);
-export const LOUDEST = ["illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached"];
+export const LOUDEST = look.loudest;
 
 /**
  * The round sign of a kind of event.
@@ -164,7 +161,7 @@ export function stateWords(t, story, state, id) {
  * @param {number} width
  */
 function metrics(story, width) {
-  const dense = story.numBlocks > 150,
+  const dense = story.numBlocks > look.most_cards,
     narrow = width < 480;
   const told = !dense && story.states.some((state) => state.words.some((list) => list.length)),
     words = told && !narrow;
@@ -224,8 +221,7 @@ function bands(story, state, m) {
   return out;
 }
 
-const HEAD = 28,
-  SHELF = 24;
+const { head: HEAD, shelf: SHELF } = look;
 /** @type {(band: Band, m: Metrics) => number} */
 const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
 /** What the queue takes: its cards, and a line for the word at its end where no place is left beside them.
@@ -628,7 +624,7 @@ export class Picture {
           state.used[id] ? "" : "never",
           id === this.#selected ? "sel" : "",
           differs,
-          writer ? `person${story.requests.indexOf(writer) % 4}` : "",
+          writer ? personOf(story, writer) : "",
         ].join(" "),
       );
       // The label begins with what is seen, so that a voice can say it.
@@ -688,7 +684,7 @@ export class Picture {
     inside.ref.textContent = ref ? `\u00d7${ref}` : "";
     inside.tagText.textContent = onTag(tag, m);
     move(inside.tagText, 0, place.h - 6);
-    inside.hue.setAttribute("class", hue ? `hue hue${(hue - 1) % 6}` : "hue none");
+    inside.hue.setAttribute("class", hue ? `hue hue${(hue - 1) % look.hues.length}` : "hue none");
     inside.hue.setAttribute("d", `M4.5 4V${place.h - 4}`);
     if (m.words) this.#write(inside.text, words);
     const lost = inside.tagged !== tag ? inside.tagged : "";

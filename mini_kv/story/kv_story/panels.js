@@ -1,6 +1,6 @@
 // What stands beside the picture, in words: the caption, one block looked at, the index, who waits, the legend.
 
-import { inLife, LOUDEST, sign, stateWords } from "./draw.js";
+import { inLife, LOUDEST, personOf, sign, stateWords } from "./draw.js";
 import { draw, make } from "./elements.js";
 import { tokensIn } from "./model.js";
 import { asText, fill } from "./words.js";
@@ -68,7 +68,7 @@ export function bubbles(t, story, state, before) {
     const here = state.tables.has(request) ? "" : "gone";
     return make(
       "p",
-      { class: `bubble person${story.requests.indexOf(request) % 4} ${here}` },
+      { class: `bubble ${personOf(story, request)} ${here}` },
       make(
         "span",
         { class: "paid" },

@@ -1,9 +1,18 @@
+// The figure's style sheet. Its colours are in ../look.json, which the stills read too.
+
+import look from "../look.json";
+
+/** @param {Record<string, string>} colours */
+const variables = (colours) =>
+  Object.entries(colours)
+    .map(([name, value]) => `--${name}:${value}`)
+    .join(";");
+
 export const STYLE = `
 :host{display:block;margin:1em 0;scroll-margin-top:56px;color:var(--md-default-fg-color,var(--jp-content-font-color1,inherit))}
 :host([hidden]){display:none}
 *{box-sizing:border-box}
-.fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#bdbdbd;--new:#b64500;
- --ok:#00694c;--btn:#f2f2f2;
+.fig{${variables(look.light)};
  font:15px/1.5 var(--kv-sans,system-ui,-apple-system,"Segoe UI",sans-serif);text-align:start;max-width:1200px;position:relative}
 .seen,.hands{position:relative;min-width:0}
 .stage{touch-action:pan-y}
@@ -15,9 +24,7 @@ export const STYLE = `
 .above .key{order:1}
 .above .bar{min-height:56px;margin:.4em 0}
 .above .at{flex-basis:9em}
-.fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
- --tag:#8f8f8f;--new:#ffa25c;--ok:#3fd6a8;
- --btn:#333}
+.fig.dark{${variables(look.dark)}}
 .title{font-weight:650;margin:0 0 .2em}
 .key{margin:.5em 0;font-size:13px;opacity:.85}
 .means{white-space:nowrap;margin-inline-end:.7em}
@@ -37,12 +44,7 @@ svg .s{fill:currentColor;font-size:11px}
 .card.held .lvl{opacity:1}
 .hue{fill:none;stroke-width:4}
 .hue.none{stroke:none}
-.hue0{stroke:#009e73}
-.hue1{stroke:#cc79a7;stroke-dasharray:7 3}
-.hue2{stroke:#7b5bb5;stroke-dasharray:2.5 3}
-.hue3{stroke:#8c6239;stroke-dasharray:12 3 2 3}
-.hue4{stroke:#56b4e9;stroke-dasharray:4 4}
-.hue5{stroke:#767676;stroke-dasharray:9 2 3 2}
+${look.hues.map(({ colour, dashes }, i) => `.hue${i}{stroke:${colour}${dashes && `;stroke-dasharray:${dashes}`}}`).join("\n")}
 svg .words{font-size:11px}
 .card:not(.held) .words{opacity:.62}
 .halo,.hit,.hole,.miss,.copying,.falling{pointer-events:none}
@@ -102,14 +104,8 @@ svg .cell.held text{fill:var(--ink)}
  line-height:1.4;background:var(--card);color:var(--ink)}
 .bubble:nth-child(2){border-radius:12px 12px 2px 12px}
 .bubble.gone{color:var(--soft);border-style:dashed}
-.person0{--who:#0072b2;--tint:#cde4f6}
-.person1{--who:#7b5bb5;--tint:#e6daf3}
-.person2{--who:#00694c;--tint:#d0eadc}
-.person3{--who:#8c6239;--tint:#f0e0c2}
-.dark .person0{--who:#6cc1f2;--tint:#0d4f7c}
-.dark .person1{--who:#bda4ea;--tint:#4a3673}
-.dark .person2{--who:#3fd6a8;--tint:#0e5541}
-.dark .person3{--who:#e0b483;--tint:#5f4523}
+${look.persons.light.map((colours, i) => `.person${i}{${variables(colours)}}`).join("\n")}
+${look.persons.dark.map((colours, i) => `.dark .person${i}{${variables(colours)}}`).join("\n")}
 .bubble{border-color:var(--who)}
 .bubble b{color:var(--who)}
 .paid{display:flex;flex-wrap:wrap;align-items:center;gap:0 8px}
