@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mini_kv.tools.traces.seen import common_length
+from mini_kv.tools.traces.prefix_overlap import common_length
 from mini_kv.tools.traces.sessions.formats import example_path
 
 HEAD = 3000

@@ -18,8 +18,8 @@ from mini_kv.policy.admission_strategies import Greedy, Hysteresis, ReservedBloc
 from mini_kv.story.step_loop import run_step
 from mini_kv.tests.scheduler_driver import run
 from mini_kv.tests.scheduler_matrix import Config
-from mini_kv.tools.traces.clock import ClockReport, arrival_times, compare_strategies, replay_with_clock
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
+from mini_kv.tools.traces.timed_replay import ClockReport, arrival_times, compare_strategies, replay_with_clock
 
 TRACE = Path(mini_kv.tools.traces.__file__).with_name("small.jsonl")
 

@@ -6,8 +6,8 @@ from statistics import median, quantiles
 
 import pytest
 
-from mini_kv.tools.traces.agent_sessions import SIXTEENTH, agent_sessions
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.generators import SIXTEENTH, agent_sessions
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from mini_kv.tools import traces
 from mini_kv.tools.traces.curve import Curve, make_curve
 from mini_kv.tools.traces.prompt_hashes import get_block_size, make_prompts
 from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, read_trace
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.replay import replay
 from mini_kv.tools.traces.synthetic import generate
 

@@ -21,9 +21,9 @@ from mini_kv.tools.traces.causes import Cause, find_causes
 from mini_kv.tools.traces.pair import explain_pair
 from mini_kv.tools.traces.prompt_hashes import Trace, make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.replay import replay
-from mini_kv.tools.traces.runs import Setup
+from mini_kv.tools.traces.runners import Setup
 from mini_kv.tools.traces.waterfall import Waterfall, make_waterfall
 
 SMALL = Path(__file__).parents[1] / "tools/traces/small.jsonl"

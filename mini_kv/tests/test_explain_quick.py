@@ -19,11 +19,13 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.tools.traces.plain_hits import hits_in_pool, hits_without_eviction
+from mini_kv.tools.traces.belady_bound import belady_hit_blocks
+from mini_kv.tools.traces.curve import hits_in_pool
+from mini_kv.tools.traces.prefix_overlap import prefix_overlaps
 from mini_kv.tools.traces.prompt_hashes import Prompt, make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, number_prefixes
-from mini_kv.tools.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
-from mini_kv.tools.traces.seen import shared_and_behind
+from mini_kv.tools.traces.runners import Setup, sequential
+from mini_kv.tools.traces.waterfall import ServedRun, serve
 
 SIZE = 16
 FULL = FullAttentionSpec(SIZE)
@@ -57,10 +59,9 @@ def test_hits_without_the_manager_are_the_managers(seed: int, unique: bool) -> N
     """With memory for everything and in pools of all sizes, request by request."""
     trace = random_trace(seed, unique=unique)
     prompts = make_prompts(trace, SIZE)
-    assert hits_without_eviction(prompts, SIZE) == run_prompts(prompts, setup(FULL))
-    for num_blocks in range(2, 30, 3):
+    for num_blocks in [*range(2, 30, 3), 10**9]:
         hits, _ = hits_in_pool(prompts, [0] * len(prompts), SIZE, num_blocks)
-        assert hits == run_prompts(prompts, setup(FULL, num_blocks=num_blocks))
+        assert hits == list(sequential(setup(FULL, num_blocks=num_blocks).make_manager(prompts), prompts))
 
 
 @pytest.mark.parametrize("unique", [False, True])
@@ -78,7 +79,7 @@ def test_prefixes_are_numbered_as_they_occur(seed: int, unique: bool) -> None:
         max((common(entry.hash_ids, other.hash_ids) for other in trace[:number]), default=0)
         for number, entry in enumerate(trace)
     ]
-    found, _ = shared_and_behind(trace)
+    found, _ = prefix_overlaps(trace)
     assert [one.tokens for one in found] == [
         min(SIZE * ids, entry.input_length) for ids, entry in zip(shared, trace, strict=True)
     ]
@@ -102,7 +103,7 @@ def test_steps_that_are_skipped_change_nothing(specs: tuple[KVCacheSpec, ...], n
     answers = [entry.output_length for entry in trace]
     config = setup(*specs, num_blocks=num_blocks)
     for concurrency in (2, 5):
-        assert run_served(prompts, answers, config, concurrency) == step_by_step(prompts, answers, config, concurrency)
+        assert serve(prompts, answers, config, concurrency) == step_by_step(prompts, answers, config, concurrency)
 
 
 def step_by_step(prompts: list[Prompt], answers: list[int], config: Setup, concurrency: int) -> ServedRun:

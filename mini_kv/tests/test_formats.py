@@ -13,7 +13,7 @@ from mini_kv.tools.traces.generators import format_tokens, generate
 from mini_kv.tools.traces.prompt_hashes import as_hashes, make_prompts
 from mini_kv.tools.traces.readers.formats import read_requests
 from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest, name_blocks, read_trace
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 SMALL = Path(traces.__file__).with_name("small.jsonl")
 BAILIAN = {

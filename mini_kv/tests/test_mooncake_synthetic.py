@@ -55,7 +55,7 @@ def test_the_turns_of_a_chat_repeat_the_past():
 def test_blocks_of_two_prompts_with_a_common_head():
     """A head of 600 tokens: block 0 lies in it and is shared; block 1 begins in it and is not."""
     head, a, b = synthetic.Segment(0, 600), synthetic.Segment(1, 500), synthetic.Segment(2, 500)
-    known: dict[tuple[tuple[int, ...], int], int] = {}
+    known: dict[tuple[int, tuple[int, ...]], int] = {}
     assert synthetic._hash_ids((head, a), known) == (0, 1, 2)
     assert synthetic._hash_ids((head, b), known) == (0, 3, 4)
     assert synthetic._hash_ids((head, a), known) == (0, 1, 2)

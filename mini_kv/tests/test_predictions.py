@@ -30,8 +30,8 @@ from mini_kv.story.recorder import Recorder
 from mini_kv.story.scenario import load_scenario, prefill
 from mini_kv.story.traced_manager import TracedKVCacheManager, free_order_of
 from mini_kv.tools.planning.cost import H200, decode_step, request_cost, served
-from mini_kv.tools.traces.clock import replay_with_clock
-from mini_kv.tools.traces.seen import common_length
+from mini_kv.tools.traces.prefix_overlap import common_length
+from mini_kv.tools.traces.timed_replay import replay_with_clock
 
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
 GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's

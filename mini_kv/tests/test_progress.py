@@ -28,8 +28,8 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission_strategies import Strategy
 from mini_kv.story.step_loop import run_step, sample_ready
 from mini_kv.tests.progress_cases import Ask, Case, Play, StandsStill, random_case
-from mini_kv.tools.traces.clock import replay_with_clock
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.traces.timed_replay import replay_with_clock
 
 NUM_CASES = int(os.environ.get("MINI_KV_PROGRESS", "2000"))
 STATE = MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,))

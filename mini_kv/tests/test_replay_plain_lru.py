@@ -1,4 +1,21 @@
-"""An LRU over ids that knows nothing of the engine, and the rules that turn its answer into the engine's."""
+"""An LRU over ids that knows nothing of the engine, and the rules that turn its answer into the engine's.
+
+The prompt tokens hit in Mooncake's `synthetic_trace.jsonl` (3,993 requests, 61,194,628 prompt tokens), one request at a
+time, as the rules become the engine's one by one:
+
+                                                             unbounded          10,000 blocks
+    plain LRU over ids, partial last blocks included    39,852,661  65.12 %  26,421,660  43.18 %
+    a partial block never hits: it has no hash          39,802,880  65.04 %  26,394,112  43.13 %
+    it takes no room once its request is over           39,802,880  65.04 %  27,111,424  44.30 %
+    the null block is one of the 10,000                 39,802,880  65.04 %  27,110,400  44.30 %
+    a partial block takes room while its request runs   39,802,880  65.04 %  27,109,376  44.30 %
+    at most `num_tokens - 1` tokens are hit: the engine 39,802,880  65.04 %  27,109,376  44.30 %
+
+The partial block makes the difference. Counted as a hit, it adds up to 511 tokens to a prompt that comes a second time
+(213 times in the unbounded column). Kept, it costs more than that: 3,776 of the 43,924 ids are partial blocks, one for
+nearly every prompt, and each takes the room of a full block that could have been hit. The engine puts a block without a
+hash at the front of the free queue, to be reused first.
+"""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -7,7 +24,6 @@ from pathlib import Path
 import pytest
 
 from mini_kv.tools import traces
-from mini_kv.tools.traces.plain_lru import plain_lru_hit_tokens
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, read_trace
 from mini_kv.tools.traces.replay import replay
 from mini_kv.tools.traces.synthetic import generate
@@ -85,7 +101,7 @@ def test_the_plain_lru_on_paper():
         TraceRequest(0, 100, 1, (4,)),  #        nothing; 2 is forgotten        3 1 4
         TraceRequest(0, 1100, 1, (1, 2, 5)),  #  1: 512 tokens                  5 2 1
     ]
-    assert plain_lru_hit_tokens(trace, 3) == 700 + 512 + 512
+    assert lru(trace, 3, Rules())[0] == 700 + 512 + 512
 
 
 @pytest.mark.parametrize(("rules", "unbounded", "bounded"), STEPS)
@@ -94,9 +110,7 @@ def test_from_the_plain_lru_to_the_engine_one_rule_at_a_time(small_trace, rules,
     assert lru(small_trace, 100, rules)[0] == bounded
 
 
-def test_the_first_step_is_the_plain_lru_and_the_last_the_engine(small_trace):
-    assert plain_lru_hit_tokens(small_trace) == STEPS[0][1]
-    assert plain_lru_hit_tokens(small_trace, 100) == STEPS[0][2]
+def test_the_last_step_is_the_engine(small_trace):
     assert replay(small_trace).hit_tokens == STEPS[-1][1]
     assert replay(small_trace, 100).hit_tokens == STEPS[-1][2]
 

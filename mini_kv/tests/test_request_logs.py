@@ -13,7 +13,7 @@ from mini_kv.cli import main
 from mini_kv.tools.traces.readers.chats import Chat
 from mini_kv.tools.traces.readers.formats import READ, read_requests
 from mini_kv.tools.traces.readers.mooncake import TraceError
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 PREFIX = "(APIServer pid=7) {} 11-24 03:45:{:02} [request_logger.py:56] "
 PARAMS = "params: SamplingParams(n=1, stop=[', prompt_token_ids: [1]'], max_tokens=16)"

@@ -12,7 +12,7 @@ from mini_kv.tests.made_sessions import EXAMPLES, LARGE, ClaudeCode, Codex, Make
 from mini_kv.tests.test_imports import HEAVY, import_in_a_new_process
 from mini_kv.tools.traces.prompt_hashes import make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceError
-from mini_kv.tools.traces.runs import Setup, run_prompts
+from mini_kv.tools.traces.runners import Setup, sequential
 from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
 from mini_kv.tools.traces.sessions.blocks import as_trace
 from mini_kv.tools.traces.sessions.formats import example_path, read_session, read_session_file
@@ -144,7 +144,8 @@ def test_the_pool_is_the_engines_own_manager(format_name: str, num_blocks: int |
     session = read_session_file("example", format_name)
     analysis = analyse(session, num_blocks=num_blocks)
     setup = Setup((KVCacheGroupSpec(("layers",), FullAttentionSpec(16)),), num_blocks)
-    hits = run_prompts(make_prompts(as_trace(session, analysis.layouts, 16), 16), setup)
+    prompts = make_prompts(as_trace(session, analysis.layouts, 16), 16)
+    hits = list(sequential(setup.make_manager(prompts), prompts))
     assert [row.blocks if num_blocks is None else row.pool for row in analysis.rows] == hits
 
 

@@ -19,7 +19,7 @@ from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tools.traces.prompt_hashes import Prompt
-from mini_kv.tools.traces.runs import Setup, run_prompts
+from mini_kv.tools.traces.runners import Setup, sequential
 
 
 def state(block_size: int) -> MambaSpec:
@@ -189,4 +189,5 @@ def test_a_trace_finds_what_the_scheduler_finds(num_tokens: int, num_hit: int) -
     groups = tuple(KVCacheGroupSpec((f"{i}",), spec) for i, spec in enumerate((FullAttentionSpec(16), state(16))))
     request = KVCacheManager(KVCacheConfig(9, groups)).new_request("A", range(num_tokens))
     prompt = Prompt(num_tokens, request.block_hashes)
-    assert run_prompts([prompt, prompt], Setup(groups)) == [0, num_hit]
+    prompts = [prompt, prompt]
+    assert list(sequential(Setup(groups).make_manager(prompts), prompts)) == [0, num_hit]

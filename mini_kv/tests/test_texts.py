@@ -12,7 +12,7 @@ from mini_kv.tools.traces.prompt_hashes import token_requests
 from mini_kv.tools.traces.readers.chats import Chat
 from mini_kv.tools.traces.readers.formats import read_requests
 from mini_kv.tools.traces.readers.mooncake import TraceError
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 ASK = {"role": "user", "content": "hi"}
 NO_CALLS: list[dict[str, Any]] = [{"tool_calls": None}, {"tool_calls": []}]

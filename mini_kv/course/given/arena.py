@@ -16,8 +16,8 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.policy.belady import belady
 from mini_kv.policy.eviction import Policy, parts_of
-from mini_kv.tools.traces.agent_sessions import Lengths
-from mini_kv.tools.traces.agent_sessions import agent_sessions as requests_of_sessions
+from mini_kv.tools.traces.generators import Lengths
+from mini_kv.tools.traces.generators import agent_sessions as requests_of_sessions
 
 NUM_BLOCKS = 60
 """Blocks of every arena's pool, without the null block."""

@@ -12,14 +12,14 @@ from importlib import resources
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.course.given.manager_under_test import prefill
-from mini_kv.story.edge import Edge, EdgeKind
 from mini_kv.story.metrics import MemoryUse, memory_over_time
 from mini_kv.story.recorder import Recorder
+from mini_kv.tools.traces.prompt_hashes import make_prompts
 from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
 from mini_kv.tools.traces.replay import ReplayReport, num_blocks_for_all, replay
+from mini_kv.tools.traces.runners import sequential
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _two_prompts(num_tokens: int, num_shared: int, block_size: int) -> SharedTok
 def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency: int = 1) -> list[FollowedRequest]:
     """Return the outcome of each request of a replay. The pool must hold the longest prompt: no request is refused.
 
-    It is read from the events of the blocks, request by request. `replay` itself does not record it.
+    The memory is read from the events of the blocks, request by request.
     """
     longest = max(entry.num_blocks for entry in trace)
     if longest > num_blocks - 1:
@@ -137,25 +137,16 @@ def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency
     # A replay builds no blocks that would never be used; the chart must not show them as memory either.
     num_blocks = min(num_blocks, num_blocks_for_all(trace))
     recorder = Recorder()
-    batches: list[list[Edge]] = []
-    replay(
-        trace,
-        num_blocks,
-        concurrency=concurrency,
-        parts=KVCacheParts(new_block=recorder.new_block),
-        on_progress=lambda _: batches.append(recorder.take_edges()),
-    )
+    kv = KVCacheManager.for_full_attention(num_blocks, BLOCK_SIZE, new_block=recorder.new_block)
+    hits, batches = [], []
+    for hit in sequential(kv, make_prompts(trace, BLOCK_SIZE), concurrency=concurrency):
+        hits.append(hit or 0)
+        batches.append(recorder.take_edges())
     memory = memory_over_time(batches, num_blocks)
-    shared = shared_tokens(trace)
     return [
-        FollowedRequest(entry.input_length, num_shared, _num_hit_tokens(edges), use)
-        for entry, num_shared, edges, use in zip(trace, shared, batches, memory, strict=True)
+        FollowedRequest(entry.input_length, num_shared, hit, use)
+        for entry, num_shared, hit, use in zip(trace, shared_tokens(trace), hits, memory, strict=True)
     ]
-
-
-def _num_hit_tokens(edges: Iterable[Edge]) -> int:
-    """Return the tokens of a request's hit. Only a hit makes shared and revived events."""
-    return BLOCK_SIZE * sum(edge.kind in (EdgeKind.SHARED, EdgeKind.REVIVED) for edge in edges)
 
 
 def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:

@@ -32,10 +32,10 @@ from mini_kv.course.lessons.instrument import Control, Instrument, Mark, View, h
 from mini_kv.course.lessons.timeline import FIRST_OUTPUT_TOKEN, Arrival, timeline
 from mini_kv.course.lessons.windows import find_with_holes
 from mini_kv.story.step_loop import run_step, sample_ready
+from mini_kv.tools.traces.belady_bound import belady_hit_blocks
 from mini_kv.tools.traces.curve import make_curve
 from mini_kv.tools.traces.prompt_hashes import make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
-from mini_kv.tools.traces.runs import belady_hit_blocks
 
 WIDTH = 420
 """Width of a drawing. Its letters are then large enough on a telephone."""

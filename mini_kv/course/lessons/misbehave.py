@@ -14,7 +14,7 @@ from functools import cache
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import InvariantViolationError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.sched.config import SchedulerConfig
@@ -26,17 +26,16 @@ from mini_kv.story.leaks import Leak, find_leaks
 from mini_kv.story.lifetimes import Life, Reuse, block_lives, histogram, residency, reuses
 from mini_kv.tools.traces.causes import find_causes
 from mini_kv.tools.traces.commands.explain_command import report
-from mini_kv.tools.traces.faults import FAULTS
-from mini_kv.tools.traces.generators import generate
+from mini_kv.tools.traces.generators import FAULTS, generate
 from mini_kv.tools.traces.observed_run import Watched, watch
 from mini_kv.tools.traces.prompt_hashes import make_prompts
-from mini_kv.tools.traces.readers.token_request import TokenRequest
-from mini_kv.tools.traces.runs import Setup
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
+from mini_kv.tools.traces.runners import Setup, full_attention
 from mini_kv.tools.traces.waterfall import make_waterfall
 
 NUM_REQUESTS = 120
 BLOCK_SIZE = 16
-_GROUPS = (KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE)),)
+_GROUPS = full_attention(BLOCK_SIZE)
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Fault:
     """A fault and its server: a pool of `num_blocks`, at most `max_num_seqs` requests at once."""
 
     traffic: str | None = None
-    """One of `mini_kv.tools.traces.faults.FAULTS`."""
+    """One of `mini_kv.tools.traces.generators.FAULTS`."""
     parts: KVCacheParts = field(default_factory=KVCacheParts)
     max_num_seqs: int = 16
     num_blocks: int = 1200

@@ -13,8 +13,7 @@ from mini_kv.policy.eviction import parts_of
 from mini_kv.tools import traces
 from mini_kv.tools.traces.commands.league_command import add_arguments, format_table
 from mini_kv.tools.traces.commands.league_command import run as run_league
-from mini_kv.tools.traces.intervals import Interval, SessionHits, compare
-from mini_kv.tools.traces.league import BELADY, Standing, default_sizes, league
+from mini_kv.tools.traces.league import BELADY, Interval, SessionHits, Standing, compare, default_sizes, league
 from mini_kv.tools.traces.readers.mooncake import read_trace
 from mini_kv.tools.traces.replay import replay
 from mini_kv.tools.traces.synthetic import generate

@@ -1,9 +1,7 @@
 """`mini-kv plan MODEL`: the layout of a model's KV cache in a given amount of memory, before any request."""
 
 import argparse
-import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +19,10 @@ from mini_kv.core.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_tensors
-from mini_kv.messages import wrapped
 from mini_kv.tools.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
 from mini_kv.tools.planning.flags import LARGEST, Flags, add_flags, check_number, read_flags
 from mini_kv.tools.planning.models import Model, load_model
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 
 MEMORY = 16.0
 """GiB of the cache, if neither a memory nor a GPU is given."""
@@ -46,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-len", "--max-model-len", type=int, metavar="N", help=about)
     about = "of the cache (default: what --gpu has left, or 16)"
     parser.add_argument("--memory", type=float, metavar="GIB", help=about)
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    add_json_flag(parser)
     rarer = parser.add_argument_group("other values than the GPU's and the model's")
     about = "all weights, in 10^9 bytes, with --gpu (default: the index's, or counted)"
     rarer.add_argument("--weights", type=float, metavar="GB", help=about)
@@ -60,16 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rarer.add_argument("--hybrid", choices=list(HYBRID), default="auto", help=about)
 
 
+@one_line_errors("plan", ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Print the plan and return 0, or 2 with one line on stderr if no plan is possible."""
-    try:
-        fit = plan(args)
-        lines = _plan_lines(fit, lines_of_cut(args.model, fit.flags))
-    except ConfigError as error:
-        print(f"mini-kv plan: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(as_dict(fit), indent=2) if args.json else "\n".join(wrapped(lines, sys.stdout)))
-    return 0
+    fit = plan(args)
+    lines = _plan_lines(fit, lines_of_cut(args.model, fit.flags))
+    return print_report(args, lambda: as_dict(fit), lambda: lines)
 
 
 def plan(args: argparse.Namespace) -> Fit:

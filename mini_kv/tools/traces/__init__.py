@@ -1,14 +1,14 @@
 """Traces: requests with their times, and their hits in the cache. Standard library only, except for texts.
 
-`readers` turns a file into requests. `published` fetches published traces, `synthetic`, `generators` and
-`agent_sessions` make traces from a seed, and `faults` adds two faults to them. In reading order after that: `replay` (a
-trace through the real cache manager), `plain_lru` (counts the hits without the engine), `clock` (a trace through the
-scheduler, with arrivals and answers), `observed_run` (the same with every call recorded), `cells` (the cells of a
-table, in processes or on a cluster), `league` (compares eviction policies), `intervals` (how certain a difference is).
-Then the causes of lost hits: `prompt_hashes` (the cache's view of a request), `curve` (every pool size at once), `plot`
-(its drawings), `seen` (the tokens that earlier prompts had), `runs` (prompts through the manager and the scheduler),
-`plain_hits` (the hits for one group of full attention, without the manager), `waterfall` (one loss per row), `causes`
-(their names), `pair` (two prompts). `sessions`: the sessions of coding agents. `commands`: the commands.
-`small.jsonl` holds 200 requests made by `python -m mini_kv.tools.traces.synthetic`. `agents.sha256` holds digests of
-the sessions that `mini-kv trace fetch agents` downloads. `session-*.jsonl` are made-up sessions.
+`readers` turns a file into requests. `published` fetches published traces. `generators` makes traces of tokens from a
+seed, and adds faults to them; `synthetic` makes one in Mooncake's format. In reading order after that:
+`prompt_hashes` (the cache's view of a request), `runners` (the two ways through the cache: prompts in sequence, and
+requests through the scheduler), `replay` (the hits of a sequence), `timed_replay` (the counts of a scheduled run, with
+arrivals and answers), `observed_run` (the same with every call recorded), `parallel` (the cells of a table, in
+processes or on a cluster), `league` (compares eviction policies, and says how certain a difference is). Then the causes
+of lost hits: `curve` (every pool size at once), `plot` (its drawings), `prefix_overlap` (what earlier prompts had),
+`belady_bound` (the most that any policy finds), `waterfall` (one loss per row), `causes` (their names), `pair` (two
+prompts). `sessions`: the sessions of coding agents. `commands`: the commands.
+`small.jsonl` holds 200 requests made by `python -m mini_kv.tools.traces.synthetic`. `agents.sha256` holds the digests of the
+sessions that `mini-kv trace fetch agents` downloads. `session-*.jsonl` are made-up sessions.
 """

@@ -33,6 +33,15 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.tools.traces.prompt_hashes import Prompt
 
 
+class LostBlock(NamedTuple):
+    """A block that was evicted before it would have been hit."""
+
+    num_more: int
+    """Number of additional blocks with which the pool would have kept it."""
+    waited: int
+    """Milliseconds from its last use to the lookup."""
+
+
 class CurvePoint(NamedTuple):
     """The hits in a pool of one size."""
 
@@ -116,16 +125,13 @@ def make_curve(prompts: Sequence[Prompt], block_size: int) -> Curve:
     """
     if not prompts:
         raise ConfigError("there is no request to draw a curve of")
-    num_full = [prompt.num_tokens // block_size for prompt in prompts]
-    counts = [0] * (sum(num_full) + 3)  # by pool size; a depth is never larger than the blocks of all prompts and one
+    # By pool size. A depth is never larger than the blocks of all prompts and one.
+    counts = [0] * (sum(prompt.num_tokens // block_size for prompt in prompts) + 3)
     offsets = [0] * len(counts)
-    stack = Stack(num_full)
-    for prompt in prompts:
-        num_usable = (prompt.num_tokens - 1) // block_size
-        for offset, _, need in stack.needs(prompt.block_hashes[:num_usable]):
+    for needs in lookups(prompts, block_size):
+        for offset, _, need in needs:
             counts[need + 1] += 1  # and the null block
             offsets[need + 1] += offset
-        stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % block_size > 0)
     smallest = 1 + max(_num_blocks(prompt, block_size) for prompt in prompts)
     size = max(smallest, len(counts) - 1)
     del counts[size + 1 :], offsets[size + 1 :]
@@ -136,6 +142,36 @@ def make_curve(prompts: Sequence[Prompt], block_size: int) -> Curve:
 
 def _num_blocks(prompt: Prompt, block_size: int) -> int:
     return -(-prompt.num_tokens // block_size)
+
+
+def hits_in_pool(
+    prompts: Sequence[Prompt], timestamps: Sequence[int], block_size: int, num_blocks: int
+) -> tuple[list[int | None], list[LostBlock]]:
+    """Return the hit tokens of each request in a pool, the null block included, and the blocks that were lost.
+
+    `None`: the prompt is larger than the pool. A lost block is one that a larger pool would have kept until it was
+    looked up. Costs as much as `make_curve`.
+    """
+    fitting = [number for number, prompt in enumerate(prompts) if _num_blocks(prompt, block_size) < num_blocks]
+    hits: list[int | None] = [None] * len(prompts)
+    lost = []
+    for number, needs in zip(fitting, lookups([prompts[number] for number in fitting], block_size), strict=True):
+        hits[number] = block_size * sum(need < num_blocks for _, _, need in needs)
+        lost += [
+            LostBlock(need + 1 - num_blocks, timestamps[number] - timestamps[fitting[request]])
+            for _, request, need in needs
+            if need >= num_blocks
+        ]
+    return hits, lost
+
+
+def lookups(prompts: Sequence[Prompt], block_size: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield for each prompt, one at a time and in this order, what `Stack.needs` yields for its usable blocks."""
+    stack = Stack([prompt.num_tokens // block_size for prompt in prompts])
+    for prompt in prompts:
+        num_usable = (prompt.num_tokens - 1) // block_size
+        yield list(stack.needs(prompt.block_hashes[:num_usable]))
+        stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % block_size > 0)
 
 
 class _Copy(NamedTuple):

@@ -1,23 +1,24 @@
 """Requests through the real scheduler with every call and its time recorded, and a server's counters.
 
-`clock` only counts. Here all calls are kept, so that lifetimes, leaks and reuses can be derived from them. It is for
-traces of some hundred requests.
+`timed_replay` only counts. Here all calls are kept, so that lifetimes, leaks and reuses can be derived from them. It is
+for traces of some hundred requests.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from mini_kv.core.errors import KVCacheError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.story.recorder import Recorder
-from mini_kv.story.step_loop import run_step, sample_ready
 from mini_kv.story.traced_manager import TracedKVCacheManager
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
+from mini_kv.tools.traces.runners import Arrival, Clock, full_attention, scheduled
 
 SECONDS_PER_STEP = 0.02
 
@@ -34,24 +35,19 @@ class Watched:
     """Time at which each step began."""
     usage: list[float] = field(default_factory=list)
     """Held blocks as a share of the pool, after each step (vLLM `kv_cache_usage_perc`)."""
-    num_running: list[int] = field(default_factory=list)
-    """Requests that run in each step (vLLM `num_requests_running`)."""
     num_keys: list[int] = field(default_factory=list)
     """Keys in the index after each step."""
     failed: str | None = None
     """The engine's error message when it could not continue. The run ends there."""
     tokens_computed: int = 0
+    num_answers: int = 0
+    """Requests that have ended."""
     requests: list[Request] = field(default_factory=list)
 
     @property
     def hits(self) -> list[int]:
         """Tokens that each request found at its first admission. A request that was never admitted is absent."""
         return [request.num_cached_tokens for request in self.requests if request.num_cached_tokens is not None]
-
-    @property
-    def num_answers(self) -> int:
-        """Requests that have ended."""
-        return len(self.requests) - len(self.scheduler.requests)
 
 
 def watch(
@@ -69,36 +65,27 @@ def watch(
     that is larger than the pool.
     """
     recorder = Recorder(strict=False)
-    group = KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size))
     parts = replace(parts or KVCacheParts(), new_block=recorder.new_block)
-    kv = TracedKVCacheManager(KVCacheManager(KVCacheConfig(num_blocks, (group,)), parts=parts), recorder)
+    manager = KVCacheManager(KVCacheConfig(num_blocks, full_attention(block_size)), parts=parts)
+    kv = TracedKVCacheManager(manager, recorder)
     seen = Watched(kv, Scheduler(kv, limits))
-    for step in range(most_steps):
-        now = step * SECONDS_PER_STEP
-        while len(seen.requests) < len(trace) and trace[len(seen.requests)].timestamp <= 1000 * now:
-            entry = trace[len(seen.requests)]
-            name = str(len(seen.requests))
-            request = kv.new_request(name, entry.token_ids, cache_salt=entry.cache_salt)
-            seen.scheduler.add_request(request, max_tokens=max(entry.output_length, 1))
-            seen.requests.append(request)
-        if seen.scheduler.has_unfinished_requests:
-            try:
-                _step(seen, now)
-            except KVCacheError as error:
-                seen.failed = str(error)
-                break
-        elif len(seen.requests) == len(trace):
-            break
-    return seen
-
-
-def _step(seen: Watched, now: float) -> None:
+    arrivals = []
+    for number, entry in enumerate(trace):
+        request = seen.kv.new_request(str(number), entry.token_ids, cache_salt=entry.cache_salt)
+        arrivals.append(Arrival(request, max(entry.output_length, 1)))
+        seen.requests.append(request)
+    clock = Clock([entry.timestamp / 1000 / SECONDS_PER_STEP for entry in trace])
+    steps = scheduled(seen.scheduler, arrivals, clock)
     try:
-        output, _ = run_step(seen.scheduler, lambda output: sample_ready(seen.scheduler, output, lambda _: 0))
-    finally:
-        seen.times += [now] * (len(seen.kv.spans) - len(seen.times))
-    seen.seconds.append(now)
-    seen.usage.append(seen.kv.usage)
-    seen.num_running.append(len(seen.scheduler.running))
-    seen.num_keys.append(len(seen.kv.block_pool.cached_block_hash_to_block))
-    seen.tokens_computed += sum(output.num_scheduled_tokens.values())
+        for _, output, results in islice(steps, most_steps):
+            now = clock.now * SECONDS_PER_STEP
+            seen.times += [now] * (len(seen.kv.spans) - len(seen.times))
+            seen.seconds.append(now)
+            seen.usage.append(seen.kv.usage)
+            seen.num_keys.append(len(seen.kv.block_pool.cached_block_hash_to_block))
+            seen.tokens_computed += sum(output.num_scheduled_tokens.values())
+            seen.num_answers += sum(result.finish_reason is not None for result in results)
+    except KVCacheError as error:
+        seen.failed = str(error)
+        seen.times += [clock.now * SECONDS_PER_STEP] * (len(seen.kv.spans) - len(seen.times))
+    return seen

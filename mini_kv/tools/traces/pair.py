@@ -1,13 +1,11 @@
 """Compares two prompts: the first difference, its block, and the inputs in which the block hashes differ."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_kv.core.block import BlockHash
 from mini_kv.core.block_hash import generate_block_hash_extra_keys
+from mini_kv.tools.traces.prefix_overlap import common_length
 from mini_kv.tools.traces.prompt_hashes import make_prompts, new_request
-from mini_kv.tools.traces.readers.token_request import TokenRequest
-from mini_kv.tools.traces.seen import common_length
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pai
     """Return the hit of `other` if it runs after `one`."""
     num_shared = common_length(one.token_ids, other.token_ids)
     chains = [prompt.block_hashes for prompt in make_prompts([one, other], block_size)]
-    num_equal = _common(*chains)
+    num_equal = common_length(*chains)
     num_hit = min(num_equal, (other.input_length - 1) // block_size) * block_size
     names = _names(one, other, num_equal, block_size)
     differs = ["tokens"] * (num_shared < (num_equal + 1) * block_size) + names
@@ -66,12 +64,6 @@ def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pai
     elif num_shared < block_size:
         verdict = "too short"
     return Pair((one.input_length, other.input_length), block_size, num_shared, num_hit, tuple(differs), verdict)
-
-
-def _common(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
-    """Return the number of leading block hashes that are equal."""
-    pairs = zip(one, other, strict=False)
-    return next((index for index, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))
 
 
 def _names(one: TokenRequest, other: TokenRequest, block: int, block_size: int) -> list[str]:

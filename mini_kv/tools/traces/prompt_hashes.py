@@ -8,7 +8,7 @@ from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, name_blocks
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 Trace = Sequence[TraceRequest] | Sequence[TokenRequest]
 """A trace of hashes, or one of tokens."""

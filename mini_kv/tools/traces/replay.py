@@ -12,18 +12,17 @@ The replay does the bookkeeping block by block, without a model and without a cl
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.core.request import Request
 from mini_kv.policy.eviction import EvictionPolicy, Hint
-from mini_kv.tools.traces.readers.mooncake import TraceRequest, name_blocks
+from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.traces.runners import full_attention, sequential
 
 SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
 """Upper ends of the groups of `ReplayReport.found`. Each group has the shares from the previous end to its own."""
@@ -131,25 +130,21 @@ def replay(
     if num_blocks is None:
         num_blocks = enough
     # Blocks beyond `enough` would never be used, so a pool of a billion is not built, only reported.
-    group = KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size))
-    kv = KVCacheManager(KVCacheConfig(min(num_blocks, enough), (group,)), parts=parts)
-
-    names = name_blocks(trace)
-    running: deque[Request] = deque()
+    kv = KVCacheManager(KVCacheConfig(min(num_blocks, enough), full_attention(block_size)), parts=parts)
+    prompts = make_prompts(trace, block_size)
     refused: list[TraceRequest] = []
     found = {share: Found(share) for share in SHARES}
     full_blocks = peak_held_blocks = 0
-    for index, entry in enumerate(trace):
-        if entry.num_blocks > num_blocks - 1:
+    hits = sequential(kv, prompts, concurrency=concurrency)
+    for index, (entry, num_hits) in enumerate(zip(trace, hits, strict=True)):
+        if num_hits is None:
             refused.append(entry)
         else:
-            request = Request(str(index), num_tokens=entry.input_length, block_hashes=names[index])
-            num_hits = _admit(kv, request, running, concurrency)
-            _give_hint(kv, request, entry)
+            _give_hint(kv, str(index), entry)
             share = _group_of(num_hits, entry.input_length)
             found[share] = _with_one_more(found[share], entry.input_length, num_hits)
             full_blocks += entry.num_full_blocks
-            peak_held_blocks = max(peak_held_blocks, _num_held(kv.block_pool))
+            peak_held_blocks = max(peak_held_blocks, len(kv.block_pool.blocks) - 1 - kv.block_pool.num_free_blocks)
             if on_admitted is not None:
                 on_admitted(entry, num_hits)
         if on_progress is not None:
@@ -172,7 +167,7 @@ def replay(
         hit_tokens=kv.prefix_cache_stats.hits,
         full_blocks=full_blocks,
         hit_blocks=hit_blocks,
-        distinct_blocks=len({name for chain in names for name in chain}),
+        distinct_blocks=len({block_hash for prompt in prompts for block_hash in prompt.block_hashes}),
         evictions=num_published - num_left,
         peak_held_blocks=peak_held_blocks,
         seconds=time.perf_counter() - started,
@@ -188,27 +183,11 @@ def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
     return 1 + sum(entry.num_blocks for entry in trace)
 
 
-def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> int:
-    """Admit the request, and end older ones as needed. Return its hit in tokens.
-
-    The request must fit in the pool: it gets its blocks when no other request runs, or earlier.
-    """
-    if len(running) == concurrency:
-        kv.free(running.popleft())
-    blocks, num_hit_tokens = kv.get_computed_blocks(request)
-    # One lookup is enough: ending a request takes no key, so the hit stays what it is.
-    while kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, blocks) is None:
-        kv.free(running.popleft())
-    request.num_computed_tokens = request.num_tokens
-    running.append(request)
-    return num_hit_tokens
-
-
-def _give_hint(kv: KVCacheManager, request: Request, entry: TraceRequest) -> None:
+def _give_hint(kv: KVCacheManager, request_id: str, entry: TraceRequest) -> None:
     """Tell a policy when the request's session is expected again, if the trace says that."""
     queue = kv.block_pool.free_block_queue
     if isinstance(queue, EvictionPolicy) and entry.expected_pause is not None:
-        (blocks,) = kv.get_blocks(request.request_id).blocks
+        (blocks,) = kv.get_blocks(request_id).blocks
         hint = Hint(entry.session_id, entry.timestamp, entry.expected_pause)
         queue.record_hint(hint, blocks[: entry.num_full_blocks])
 
@@ -222,10 +201,6 @@ def _group_of(num_hits: int, num_tokens: int) -> str:
 
 def _with_one_more(group: Found, num_tokens: int, num_hits: int) -> Found:
     return Found(group.share, group.requests + 1, group.prompt_tokens + num_tokens, group.hit_tokens + num_hits)
-
-
-def _num_held(pool: BlockPool) -> int:
-    return len(pool.blocks) - 1 - pool.num_free_blocks
 
 
 def _share(part: int, whole: int) -> float | None:

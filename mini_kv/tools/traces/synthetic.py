@@ -22,7 +22,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, format_request
 
@@ -40,8 +40,6 @@ _REPEAT_MS = (1_000, 4_000)
 _REPEATS_PER_TURN = 0.05
 """Share of the requests that come twice. In Mooncake's `synthetic_trace.jsonl` it is 213 of 3,993."""
 _MAX_REQUESTS = 1_000_000
-
-Range: TypeAlias = tuple[int, int]
 
 
 class Segment(NamedTuple):
@@ -71,12 +69,12 @@ class Dice:
         """Return a number in [0, 1)."""
         return self._random.random()
 
-    def integer(self, bounds: Range) -> int:
+    def integer(self, bounds: tuple[int, int]) -> int:
         """Return an integer between the bounds, both included."""
         low, high = bounds
         return low + int(self._random.random() * (high - low + 1))
 
-    def segment(self, bounds: Range) -> Segment:
+    def segment(self, bounds: tuple[int, int]) -> Segment:
         """Return a text that has not occurred before."""
         return Segment(next(self._contents), self.integer(bounds))
 
@@ -98,7 +96,7 @@ def generate(seed: int, num_requests: int) -> list[TraceRequest]:
         turns += session + _repeats(dice, session)
         start += dice.integer(_SESSION_GAP_MS)
     turns.sort(key=lambda turn: turn.timestamp)
-    known: dict[tuple[tuple[int, ...], int], int] = {}
+    known: dict[tuple[int, tuple[int, ...]], int] = {}
     return [
         TraceRequest(turn.timestamp, _length(turn.prompt), turn.output_length, _hash_ids(turn.prompt, known))
         for turn in turns[:num_requests]
@@ -128,30 +126,20 @@ def _repeats(dice: Dice, session: Sequence[Turn]) -> list[Turn]:
     ]
 
 
-def _hash_ids(prompt: Sequence[Segment], known: dict[tuple[tuple[int, ...], int], int]) -> tuple[int, ...]:
+def _hash_ids(prompt: Sequence[Segment], known: dict[tuple[int, tuple[int, ...]], int]) -> tuple[int, ...]:
     """Return a number for each block, equal for equal prefixes. New prefixes are added to `known`.
 
         prompt      | A ................ | B ............................ |
         blocks      |       0       |       1        |        2      | 3  |
         prefix        (A), 512        (A, B), 1024    (A, B), 1536    (A, B), 1700
 
-    A prefix is its length and the segments that begin in it.
+    A prefix is the number of the prefix before its last block, and the segments of that block's tokens.
     """
-    length = _length(prompt)
-    ends = [min(start + BLOCK_SIZE, length) for start in range(0, length, BLOCK_SIZE)]
-    return tuple(known.setdefault((_contents_before(prompt, end), end), len(known)) for end in ends)
-
-
-def _contents_before(prompt: Sequence[Segment], end: int) -> tuple[int, ...]:
-    """Return the segments that begin before token `end`."""
-    contents = []
-    begin = 0
-    for segment in prompt:
-        if begin >= end:
-            break
-        contents.append(segment.content)
-        begin += segment.length
-    return tuple(contents)
+    tokens = [segment.content for segment in prompt for _ in range(segment.length)]
+    ids = [-1]
+    for start in range(0, len(tokens), BLOCK_SIZE):
+        ids.append(known.setdefault((ids[-1], tuple(tokens[start : start + BLOCK_SIZE])), len(known)))
+    return tuple(ids[1:])
 
 
 def _length(prompt: Sequence[Segment]) -> int:

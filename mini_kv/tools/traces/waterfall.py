@@ -1,24 +1,40 @@
 """From all prompt tokens down to the hits, one loss per row. The rows add up exactly.
 
-1. tokens       those that began an earlier prompt, and those that occurred in one after a difference (`seen`)
+1. tokens       those that began an earlier prompt, and those that occurred in one after a difference (`prefix_overlap`)
 2. hashes       the same tokens with the same images, adapter and salt
 3. blocks       whole blocks of them, but never the prompt's last token
-4. groups       the hits of every group of layers, with unlimited memory: the real manager (`runs`)
-5. memory       the hits in a pool of a certain size: the real manager, or `plain_hits` for one group of full attention
+4. groups       the hits of every group of layers, with unlimited memory: the real manager
+5. memory       the hits in a pool of a certain size: the real manager, or `curve` for one group of full attention
 6. serving      the hits while other requests run, minus tokens computed again after preemption: the real scheduler
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mini_kv.tools.traces.plain_hits import LostBlock, hits_in_pool, hits_without_eviction
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.tools.traces.belady_bound import belady_hit_blocks
+from mini_kv.tools.traces.curve import LostBlock, hits_in_pool
+from mini_kv.tools.traces.prefix_overlap import Shared, ShiftedMatch, prefix_overlaps
 from mini_kv.tools.traces.prompt_hashes import Prompt, Trace, token_requests
-from mini_kv.tools.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
-from mini_kv.tools.traces.seen import Behind, Shared, shared_and_behind
+from mini_kv.tools.traces.runners import ANSWER, Arrival, Setup, make_requests, scheduled, sequential
 
 SMALL_BLOCK = 16
 """Tokens per block, vLLM's default. Shorter prefixes are hardly worth sharing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRun:
+    """The result of a run through the scheduler."""
+
+    hits: list[int | None]
+    """Hit tokens of each request at its first admission. `None`: refused."""
+    num_preemptions: int
+    tokens_again: int
+    """Tokens that preempted requests had computed, or hit, and did not find again at their next admission."""
 
 
 class Row(NamedTuple):
@@ -76,11 +92,11 @@ def make_waterfall(
         concurrency: above 1 the scheduler runs too, which needs a pool of a certain size.
         observed: per request the hit tokens that a server has reported, if there are any.
     """
-    shared, behind = shared_and_behind(trace)
+    shared, behind = prefix_overlaps(trace)
     unlimited, hits, lost = _one_at_a_time(trace, prompts, setup)
     served = None
     if concurrency > 1:
-        served = run_served(prompts, [entry.output_length for entry in trace], setup, concurrency)
+        served = serve(prompts, [entry.output_length for entry in trace], setup, concurrency)
 
     rows = [
         *_seen_rows(prompts, shared, behind),
@@ -109,16 +125,61 @@ def _one_at_a_time(
 ) -> tuple[list[int], list[int | None], list[LostBlock]]:
     """Return the hits of each request without eviction and in the pool, and the blocks that were lost, if known."""
     if _is_plain(setup):
-        size = setup.hash_block_size
-        unlimited = hits_without_eviction(prompts, size)
-        if setup.num_blocks is None:
-            return unlimited, list(unlimited), []
-        return unlimited, *hits_in_pool(prompts, [entry.timestamp for entry in trace], size, setup.num_blocks)
-    unlimited = [hit or 0 for hit in run_prompts(prompts, replace(setup, num_blocks=None))]
-    return unlimited, list(unlimited) if setup.num_blocks is None else run_prompts(prompts, setup), []
+        times, size = [entry.timestamp for entry in trace], setup.hash_block_size
+        in_all, lost = hits_in_pool(prompts, times, size, sys.maxsize)
+        hits = in_all
+        if setup.num_blocks is not None:
+            hits, lost = hits_in_pool(prompts, times, size, setup.num_blocks)
+        return [hit or 0 for hit in in_all], hits, lost
+    in_all = list(sequential(replace(setup, num_blocks=None).make_manager(prompts), prompts))
+    hits = in_all if setup.num_blocks is None else list(sequential(setup.make_manager(prompts), prompts))
+    return [hit or 0 for hit in in_all], hits, []
 
 
-def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequence[Behind]) -> list[Row]:
+def serve(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, concurrency: int) -> ServedRun:
+    """Serve the prompts with answers of these lengths, at most `concurrency` unfinished at once.
+
+    Costs O(blocks * concurrency + requests * concurrency): steps in which nothing happens are skipped.
+    """
+    config = SchedulerConfig(max_num_batched_tokens=setup.step, max_num_seqs=concurrency)
+    scheduler = Scheduler(setup.make_manager(prompts), config)
+    requests = list(make_requests(prompts))
+    arrivals = [Arrival(request, max(answer, 1)) for request, answer in zip(requests, answers, strict=True)]
+    preempted: set[str] = set()
+    tokens_again = 0
+    for computed, output, results in scheduled(scheduler, [one for one in arrivals if one.can_run(scheduler)]):
+        tokens_again += sum(computed[request_id] for request_id in output.preempted_req_ids)
+        tokens_again -= sum(
+            data.num_computed_tokens for data in output.scheduled_new_reqs if data.request_id in preempted
+        )
+        preempted.update(output.preempted_req_ids)
+        if all(result.finish_reason is None for result in results):
+            _skip_quiet_steps(scheduler, output)
+    return ServedRun([request.num_cached_tokens for request in requests], scheduler.num_preemptions, tokens_again)
+
+
+def _skip_quiet_steps(scheduler: Scheduler, output: SchedulerOutput) -> None:
+    """Give all requests the tokens of the next steps at once, up to the first step that could do anything else.
+
+    The last step must not have admitted, preempted or ended a request. Then the next steps admit none either, because
+    the pool does not change while all running requests have quiet steps (`KVCacheManager.num_quiet_steps`).
+    """
+    if output.scheduled_new_reqs or output.preempted_req_ids:
+        return
+    num_steps = sys.maxsize
+    for request in scheduler.running:
+        num_quiet = scheduler.kv_cache_manager.num_quiet_steps(request)
+        is_decoding = request.num_computed_tokens + 1 == request.num_tokens
+        was_in_step = request.request_id in output.num_scheduled_tokens
+        num_until_end = min(num_quiet, request.max_slots - request.num_tokens)
+        num_steps = min(num_steps, num_until_end if is_decoding and was_in_step else 0)
+    if num_steps > 0:
+        for request in scheduler.running:
+            request.append_output_token_ids(*[ANSWER] * num_steps)
+            request.num_computed_tokens += num_steps
+
+
+def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequence[ShiftedMatch]) -> list[Row]:
     """Return the losses from all tokens to those of a prefix of an earlier prompt with equal extra keys."""
     totals = [sum(column) for column in zip(*shared, strict=True)]
     num_tokens = sum(prompt.num_tokens for prompt in prompts)

@@ -1,7 +1,6 @@
 """`mini-kv curve TRACE`: the hit rate at every pool size, and the gain of more memory."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,12 +8,12 @@ from typing import Any, NamedTuple
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
-from mini_kv.messages import wrapped
 from mini_kv.progress_line import ProgressLine
 from mini_kv.tools.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.tools.planning.flags import Flags, add_card_flags, read_card_flags
-from mini_kv.tools.traces.cells import add_cell_arguments, run_cells
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.curve import Curve, CurvePoint, make_curve
+from mini_kv.tools.traces.parallel import add_cell_arguments, run_cells
 from mini_kv.tools.traces.plot import curve_svg, curve_text, page
 from mini_kv.tools.traces.prompt_hashes import Trace, check_block_size, get_block_size, make_prompts
 from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "parameters of a model of your own"
     parser.add_argument("--parameters", type=number_above_zero(10**15), metavar="N", help=about)
     add_cell_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    add_json_flag(parser)
     for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
         parser.add_argument(f"--{name}", type=output_file, metavar="FILE", help=f"write {about} to a file")
 
@@ -68,25 +67,21 @@ def flags_of_model(args: argparse.Namespace, block_size: int) -> Flags:
     return flags
 
 
+@one_line_errors("curve", TraceError, ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Print the curve and return 0, or 2 with one line on stderr if the trace or an argument is wrong."""
-    try:
-        with ProgressLine(sys.stderr, "drawing the curve") as progress:
-            trace = read_traffic(args)
-            if args.block_sizes is not None:
-                figures = _sweep(trace, args, progress)
-            else:
-                curve, memory = _curve(trace, args)
+    with ProgressLine(sys.stderr, "drawing the curve") as progress:
+        trace = read_traffic(args)
         if args.block_sizes is not None:
-            print("\n".join([json.dumps(figures, indent=2)] if args.json else _table(figures)))
-            return 0
-        num_blocks = args.num_blocks
-        if args.memory is not None:
-            num_blocks = blocks_in(args.memory, None if memory is None else memory.bytes_per_block)
-        lines = report(curve, num_blocks, memory)
-    except (TraceError, ConfigError) as error:
-        print(f"mini-kv curve: {error}", file=sys.stderr)
-        return 2
+            figures = _sweep(trace, args, progress)
+        else:
+            curve, memory = _curve(trace, args)
+    if args.block_sizes is not None:
+        return print_report(args, lambda: figures, lambda: _table(figures), wrap=False)
+    num_blocks = args.num_blocks
+    if args.memory is not None:
+        num_blocks = blocks_in(args.memory, None if memory is None else memory.bytes_per_block)
+    lines = report(curve, num_blocks, memory)
     points = [(size, curve.at(size).hit_rate) for size in curve.sizes(200)]
     marks = [(curve.knee(), "knee")] + ([] if num_blocks is None else [(num_blocks, "yours")])
     svg = curve_svg(TITLE, lines[1], points, marks)
@@ -96,11 +91,9 @@ def run(args: argparse.Namespace) -> int:
         args.html.write_text(page(TITLE, svg, lines), encoding="utf-8")
     if args.csv is not None:
         args.csv.write_text(_csv(curve), encoding="utf-8")
-    if args.json:
-        print(json.dumps(as_dict(curve, num_blocks, memory), indent=2))
-    else:
-        print("\n".join([*curve_text(points), "", *wrapped(lines, sys.stdout)]))
-    return 0
+    if not args.json:
+        print("\n".join([*curve_text(points), ""]))
+    return print_report(args, lambda: as_dict(curve, num_blocks, memory), lambda: lines)
 
 
 def _curve(trace: Trace, args: argparse.Namespace) -> tuple[Curve, Memory | None]:

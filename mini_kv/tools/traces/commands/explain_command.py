@@ -1,23 +1,22 @@
 """`mini-kv explain TRACE`: the causes of lost hits. `--pair A B`: why one prompt finds so little of another."""
 
 import argparse
-import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
-from mini_kv.messages import wrapped
 from mini_kv.progress_line import ProgressLine
 from mini_kv.story.vllm_source import CAUSES, VERSION
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
 from mini_kv.tools.traces.commands.curve_command import add_size_arguments, blocks_in, flags_of_model
 from mini_kv.tools.traces.pair import explain_pair
 from mini_kv.tools.traces.prompt_hashes import Trace, get_block_size, make_prompts, token_requests
 from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.tools.traces.readers.mooncake import TraceError
-from mini_kv.tools.traces.runs import Setup
+from mini_kv.tools.traces.runners import Setup, full_attention
 from mini_kv.tools.traces.waterfall import Waterfall, make_waterfall
 
 
@@ -27,30 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pair", nargs=2, metavar=("A", "B"), help="two files of one request each: B runs after A")
     add_size_arguments(parser)
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at once (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    add_json_flag(parser)
 
 
+@one_line_errors("explain", TraceError, ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Print the rows and the causes. Return 0, or 2 with one line on stderr if a file or an argument is wrong."""
-    try:
-        if (args.trace is None) == (args.pair is None):
-            raise ConfigError("give a trace, or --pair and two files")
-        if args.pair is not None:
-            return _print_pair(args)
-        with ProgressLine(sys.stderr, "looking for the causes"):
-            trace = read_traffic(args)
-            setup = make_setup(trace, args)
-            prompts = make_prompts(trace, setup.hash_block_size)
-            waterfall = make_waterfall(trace, prompts, setup, concurrency=args.concurrency)
-            causes = find_causes(waterfall, prompts)
-    except (TraceError, ConfigError) as error:
-        print(f"mini-kv explain: {error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(as_dict(waterfall, causes), indent=2))
-    else:
-        print("\n".join(wrapped([*report(waterfall, causes), *source_lines(causes)], sys.stdout)))
-    return 0
+    if (args.trace is None) == (args.pair is None):
+        raise ConfigError("give a trace, or --pair and two files")
+    if args.pair is not None:
+        return _print_pair(args)
+    with ProgressLine(sys.stderr, "looking for the causes"):
+        trace = read_traffic(args)
+        setup = make_setup(trace, args)
+        prompts = make_prompts(trace, setup.hash_block_size)
+        waterfall = make_waterfall(trace, prompts, setup, concurrency=args.concurrency)
+        causes = find_causes(waterfall, prompts)
+    lines = [*report(waterfall, causes), *source_lines(causes)]
+    return print_report(args, lambda: as_dict(waterfall, causes), lambda: lines)
 
 
 def make_setup(trace: Trace, args: argparse.Namespace) -> Setup:
@@ -59,7 +52,7 @@ def make_setup(trace: Trace, args: argparse.Namespace) -> Setup:
     flags = flags_of_model(args, block_size)
     if args.concurrency < 1:
         raise ConfigError(f"--concurrency is {args.concurrency}, it must be at least 1")
-    groups: tuple[KVCacheGroupSpec, ...] = (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),)
+    groups = full_attention(block_size)
     if args.model is not None:
         _, specs = flags.load(args.model)
         groups = tuple(get_kv_cache_groups(specs))
@@ -128,9 +121,4 @@ def _print_pair(args: argparse.Namespace) -> int:
             raise ConfigError(f"{path} must hold one request, and its tokens or its text")
     block_size = get_block_size(entries[0], args.block_size)
     pair = explain_pair(entries[0][0], entries[1][0], block_size)
-    if args.json:
-        figures = ("num_tokens", "block_size", "num_shared", "num_hit", "differs", "verdict")
-        print(json.dumps({name: getattr(pair, name) for name in figures}, indent=2))
-    else:
-        print("\n".join(wrapped(pair.lines(), sys.stdout)))
-    return 0
+    return print_report(args, lambda: asdict(pair), pair.lines)

@@ -1,17 +1,16 @@
 """`mini-kv league TRACE.jsonl`: the hit rate of each eviction policy in pools of several sizes."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.traces.cells import add_cell_arguments
-from mini_kv.tools.traces.commands.replay_command import unfinished
-from mini_kv.tools.traces.intervals import compare
-from mini_kv.tools.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
+from mini_kv.tools.traces.commands.replay_command import finished_policies
+from mini_kv.tools.traces.league import BELADY, Standing, checked_sizes, compare, default_sizes, league
+from mini_kv.tools.traces.parallel import add_cell_arguments
 from mini_kv.tools.traces.prompt_hashes import as_hashes
 from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.tools.traces.readers.mooncake import TraceError
@@ -27,33 +26,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cell_arguments(parser)
     about = "differences to the first policy, over sessions drawn by this seed"
     parser.add_argument("--intervals", type=int, metavar="SEED", help=about)
-    parser.add_argument("--json", action="store_true", help="print every replay's report as one JSON object")
+    add_json_flag(parser, "print every replay's report as one JSON object")
 
 
+@one_line_errors("league", TraceError, ConfigError, ImportError, SyntaxError, file="trace")
 def run(args: argparse.Namespace) -> int:
     """Replay the trace under every policy and print the table. Return the exit status.
 
     0: done. 2: the trace or an argument is wrong, with one line on stderr.
     """
-    try:
-        with ProgressLine(sys.stderr, "reading the trace") as line:
-            standings = _standings(args, line)
-    except (TraceError, ConfigError, ImportError, SyntaxError) as error:
-        print(f"mini-kv league: {error}", file=sys.stderr)
-        return 2
-    except NotImplementedError as error:  # a policy that its author has not finished
-        print(f"mini-kv league: {unfinished(args.policy or [], error)}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"mini-kv league: {args.trace}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps([{"policy": s.policy, **s.report.as_dict()} for s in standings], indent=2))
-    else:
-        print(format_table(standings))
-        if args.intervals is not None:
-            print(f"\n{format_intervals(standings, args.intervals)}")
-    return 0
+    with ProgressLine(sys.stderr, "reading the trace") as line, finished_policies(args.policy or []):
+        standings = _standings(args, line)
+
+    def lines() -> list[str]:
+        return [format_table(standings)] + (
+            [] if args.intervals is None else ["", format_intervals(standings, args.intervals)]
+        )
+
+    figures = [{"policy": s.policy, **s.report.as_dict()} for s in standings]
+    return print_report(args, lambda: figures, lines, wrap=False)
 
 
 def _standings(args: argparse.Namespace, line: ProgressLine) -> list[Standing]:

@@ -1,25 +1,25 @@
 """`mini-kv replay TRACE.jsonl`: the command around `replay`, and with `--rate` or `--admission` `replay_with_clock`."""
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import NamedTuple
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
-from mini_kv.messages import wrapped
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.traces.cells import add_cell_arguments, run_cells
-from mini_kv.tools.traces.clock import ClockReport, arrival_times, replay_with_clock
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
+from mini_kv.tools.traces.parallel import add_cell_arguments, run_cells
 from mini_kv.tools.traces.prompt_hashes import as_hashes
 from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest
 from mini_kv.tools.traces.replay import ReplayReport, replay
+from mini_kv.tools.traces.timed_replay import ClockReport, arrival_times, replay_with_clock
 from mini_kv.typed_numbers import whole_number
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=int, metavar="N", help=about)
     about = f"of eviction: {', '.join(POLICIES)}, or file.py:Class (default: lru)"
     parser.add_argument("--policy", metavar="NAME", default="lru", help=about)
-    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    add_json_flag(parser, "print the report as one JSON object")
     clock = parser.add_argument_group("with a clock and answers, through the scheduler")
     clock.add_argument("--rate", metavar="R", help="requests per second, or the word recorded")
     about = f"when waiting requests are admitted: {', '.join(strategies())}, file.py:Class, or all; may be repeated"
@@ -43,52 +43,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cell_arguments(parser)
 
 
+@one_line_errors("replay", TraceError, ConfigError, file="trace")
 def run(args: argparse.Namespace) -> int:
     """Replay the trace and print the report. Return the exit status.
 
     0: done. 2: the trace or an argument is wrong. Then stderr gets one line, and nothing was replayed.
     """
     names = _names(args.admission)
+    with ProgressLine(sys.stderr, "reading the trace") as line, finished_policies([args.policy, *names]):
+        policy = find_policy(args.policy)
+        for name in names:
+            find_strategy(name)  # a wrong name is told before a minute has gone by
+        rate = _rate(args.rate)
+        trace = as_hashes(read_traffic(args), args.block_size)
+        line.total = len(trace)
+        concurrency = 1 if args.concurrency is None else args.concurrency
+        is_clocked = args.rate is not None or args.admission is not None
+        if is_clocked:
+            reports = _with_clock(trace, names, rate, args, line)
+        else:
+            parts = parts_of(policy)
+            report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts, on_progress=line.show)
+    if not is_clocked:
+        return print_report(args, report.as_dict, lambda: _format_report(report))
+    figures = {name: asdict(report) for name, report in reports.items()}
+    return print_report(args, lambda: figures, lambda: _clock_lines(trace, rate, args.ms_per_step, reports), wrap=False)
+
+
+@contextmanager
+def finished_policies(policies: Sequence[str]) -> Iterator[None]:
+    """Raise `ConfigError` in the block for a method that one of the policies from files lacks."""
     try:
-        with ProgressLine(sys.stderr, "reading the trace") as line:
-            report = _report(args, names, line)
-    except (TraceError, ConfigError) as error:
-        print(f"mini-kv replay: {error}", file=sys.stderr)
-        return 2
-    except NotImplementedError as error:  # a policy that its author has not finished
-        print(f"mini-kv replay: {unfinished([args.policy, *names], error)}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"mini-kv replay: {args.trace}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except ValueError as error:  # a NUL in the path
-        print(f"mini-kv replay: {args.trace!r}: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(report))
-    return 0
-
-
-def _report(args: argparse.Namespace, names: list[str], line: ProgressLine) -> Iterable[str]:
-    """Replay the trace and return the lines of the report. Nothing is replayed if a name is wrong."""
-    policy = find_policy(args.policy)
-    for name in names:
-        find_strategy(name)  # a wrong name is told before a minute has gone by
-    rate = _rate(args.rate)
-    trace = as_hashes(read_traffic(args), args.block_size)
-    line.total = len(trace)
-    if args.rate is not None or args.admission is not None:
-        return [_with_clock(trace, names, rate, args, line)]
-    concurrency = 1 if args.concurrency is None else args.concurrency
-    report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts_of(policy), on_progress=line.show)
-    if args.json:
-        return [json.dumps(report.as_dict(), indent=2)]
-    return wrapped(_format_report(report), sys.stdout)
-
-
-def unfinished(policies: Sequence[str], error: NotImplementedError) -> str:
-    """Return a sentence about a method that one of the policies from files lacks."""
-    own = [policy for policy in policies if ":" in policy]
-    return f"{' or '.join(own)} is not finished: {error or 'a method of EvictionPolicy is missing'}"
+        yield
+    except NotImplementedError as error:
+        own = [policy for policy in policies if ":" in policy]
+        missing = error or "a method of EvictionPolicy is missing"
+        raise ConfigError(f"{' or '.join(own)} is not finished: {missing}") from None
 
 
 def _names(asked: Sequence[str] | None) -> list[str]:
@@ -111,21 +101,15 @@ def _rate(written: str | None) -> float | None:
 
 def _with_clock(
     trace: Sequence[TraceRequest], names: list[str], rate: float | None, args: argparse.Namespace, line: ProgressLine
-) -> str:
-    """Replay the trace with a clock under each of these strategies, and return a line for each, or all as JSON."""
+) -> dict[str, ClockReport]:
+    """Replay the trace with a clock under each of these strategies, and return the reports by their names."""
     config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
     clocked = _Clocked(trace, args.num_blocks, config, rate, args.ms_per_step, args.policy)
     if len(names) == 1:
-        reports = {names[0]: _replay_clocked(clocked, names[0], line.show)}
-    else:
-        line.total = len(names)
-        found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=line.show)
-        reports = dict(zip(names, found, strict=True))
-    if args.json:
-        return json.dumps({name: asdict(report) for name, report in reports.items()}, indent=2)
-    seconds = (arrival_times(trace, rate)[-1] - arrival_times(trace, rate)[0]) / 1000
-    per_second = f"{len(trace) / seconds:.2f} per second" if seconds else "all at once"
-    return f"{len(trace):,} requests, {per_second}, steps of {args.ms_per_step} ms\n{_table(reports)}"
+        return {names[0]: _replay_clocked(clocked, names[0], line.show)}
+    line.total = len(names)
+    found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=line.show)
+    return dict(zip(names, found, strict=True))
 
 
 class _Clocked(NamedTuple):
@@ -152,10 +136,16 @@ def _replay_clocked(clocked: _Clocked, strategy: str, on_progress: Callable[[int
     )
 
 
-def _table(reports: dict[str, ClockReport]) -> str:
+def _clock_lines(
+    trace: Sequence[TraceRequest], rate: float | None, ms_per_step: int, reports: dict[str, ClockReport]
+) -> list[str]:
     """Return the reports as a table, one line per strategy."""
     first = next(iter(reports.values()))
+    arrivals = arrival_times(trace, rate)
+    seconds = (arrivals[-1] - arrivals[0]) / 1000
+    per_second = f"{len(trace) / seconds:.2f} per second" if seconds else "all at once"
     lines = [
+        f"{len(trace):,} requests, {per_second}, steps of {ms_per_step} ms",
         f"pool of {first.num_blocks:,} blocks (one is the null block); {first.requests_refused:,} requests are larger",
         "",
         "admission             steps  preempted  recomputed    hits  usage   peak  running  mean wait  longest",
@@ -167,7 +157,7 @@ def _table(reports: dict[str, ClockReport]) -> str:
             f" {100 * hits:>5.1f} % {100 * report.mean_usage:>4.0f} % {report.peak_held_blocks:>6,}"
             f" {report.peak_running:>8,} {report.mean_wait:>10.1f} {report.longest_wait:>8,}"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def _format_report(report: ReplayReport) -> list[str]:

@@ -1,14 +1,13 @@
 """`mini-kv session FILE`: where the prefix of a coding agent's session broke, turn by turn."""
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.messages import wrapped
 from mini_kv.progress_line import ProgressLine
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.readers.mooncake import TraceError
 from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.tools.traces.sessions.analysis import BLOCK_SIZE, Analysis, analyse
@@ -40,26 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--texts", action="store_true", help="print the beginning of each text where a prefix broke (private!)"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object, without texts")
+    add_json_flag(parser, "print the figures as one JSON object, without texts")
 
 
+@one_line_errors("session", TraceError, ConfigError, file="file")
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 0, or 2 with one line on stderr if the file or an argument is wrong."""
-    try:
-        with ProgressLine(sys.stderr, "reading the session"):
-            analysis = _analysed(args)
-    except (TraceError, ConfigError) as error:
-        print(f"mini-kv session: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"mini-kv session: {args.file}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(analysis.as_dict(), indent=2))
-    else:
-        weights = "characters" if args.tokenizer is None else f"tokens of {args.tokenizer}"
-        print("\n".join(wrapped(report(analysis, weights=weights, with_texts=args.texts), sys.stdout)))
-    return 0
+    with ProgressLine(sys.stderr, "reading the session"):
+        analysis = _analysed(args)
+    weights = "characters" if args.tokenizer is None else f"tokens of {args.tokenizer}"
+    return print_report(args, analysis.as_dict, lambda: report(analysis, weights=weights, with_texts=args.texts))
 
 
 def _analysed(args: argparse.Namespace) -> Analysis:

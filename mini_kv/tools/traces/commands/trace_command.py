@@ -6,8 +6,8 @@ from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.traces.faults import FAULTS
-from mini_kv.tools.traces.generators import KINDS, format_tokens, generate
+from mini_kv.tools.planning.output import one_line_errors
+from mini_kv.tools.traces.generators import FAULTS, KINDS, format_tokens, generate
 from mini_kv.tools.traces.published import PUBLISHED, fetch
 from mini_kv.typed_numbers import whole_number
 
@@ -31,17 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same trace (default: 0)")
 
 
+@one_line_errors("trace", ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Fetch or make the trace and return 0. On failure print one line on stderr, write no file and return 2."""
     return _make(args) if args.action == "make" else _fetch(args)
 
 
 def _make(args: argparse.Namespace) -> int:
-    try:
-        trace = generate(args.kind, args.num_requests, args.seed)
-    except ConfigError as error:
-        print(f"mini-kv trace: {error}", file=sys.stderr)
-        return 2
+    trace = generate(args.kind, args.num_requests, args.seed)
     for request in FAULTS[args.fault](trace) if args.fault else trace:
         print(format_tokens(request))
     return 0
@@ -50,12 +47,8 @@ def _make(args: argparse.Namespace) -> int:
 def _fetch(args: argparse.Namespace) -> int:
     published = PUBLISHED[args.name]
     target = args.to or Path(f"{args.name}.jsonl")
-    try:
-        with ProgressLine(sys.stderr, "downloading"):
-            fetch(published, target)
-    except (ConfigError, OSError) as error:
-        print(f"mini-kv trace: {error}", file=sys.stderr)
-        return 2
+    with ProgressLine(sys.stderr, "downloading"):
+        fetch(published, target)
     print(f"{target}: {published.about}")
     print(f"licence: {published.licence}")
     return 0

@@ -1,7 +1,6 @@
 """`mini-kv why MODEL`: the length of a model's blocks, its reason, and the most tokens that prompts can find."""
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from mini_kv.core.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
-from mini_kv.messages import wrapped
 from mini_kv.progress_line import ProgressLine
 from mini_kv.tools.planning.flags import Flags, add_flags, check_number, read_flags
+from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.prompt_hashes import Prompt
-from mini_kv.tools.traces.runs import Setup, run_prompts
+from mini_kv.tools.traces.runners import Setup, sequential
 
 LONGEST = 10_000_000
 """Tokens of the longest prompt: its blocks are made and looked up one by one."""
@@ -42,23 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
     about = "lengths of prompts, or of the prefix that they share"
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[], metavar="N", help=about)
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    add_json_flag(parser)
 
 
+@one_line_errors("why", ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Print the answer and return 0, or 2 with one line on stderr if the model or an option cannot be used."""
-    try:
-        with ProgressLine(sys.stderr, "sending prompts"):
-            blocks, rows = answered(args)
-    except ConfigError as error:
-        print(f"mini-kv why: {error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(as_dict(blocks, rows), indent=2))
-    else:
-        lines = [*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]
-        print("\n".join(wrapped([*lines, *more(Path(__file__).parents[4])], sys.stdout)))
-    return 0
+    with ProgressLine(sys.stderr, "sending prompts"):
+        blocks, rows = answered(args)
+
+    def lines() -> list[str]:
+        helpful = help_of_flags(args.model, blocks, rows)
+        return [*answer(blocks), *table(blocks, rows), *helpful, *more(Path(__file__).parents[4])]
+
+    return print_report(args, lambda: as_dict(blocks, rows), lines)
 
 
 def answered(args: argparse.Namespace) -> tuple["Blocks", list["Hits"]]:
@@ -121,7 +117,7 @@ def hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hit
     setup = Setup(blocks.groups, retention=None if drops else retention_interval)
 
     def found(prompts: Sequence[Prompt]) -> list[int]:
-        return [max(0, (hit or 0) - drops) for hit in run_prompts(prompts, setup)]
+        return [max(0, (hit or 0) - drops) for hit in sequential(setup.make_manager(prompts), prompts)]
 
     def prompt(name: str, length: int) -> Prompt:
         size = setup.hash_block_size

@@ -1,7 +1,7 @@
 """Files of requests, read line by line: traces with block ids, traces with tokens, texts, chats, logs of servers.
 
-In reading order: `mooncake` (the file format of published traces), `token_request` (a request whose tokens are known),
-`token_trace` (lines that hold the tokens), `qwen_bailian`, `agents` (sessions of coding agents), `texts`, `chats` and
+In reading order: `mooncake` (the file format of published traces), `token_trace` (requests whose tokens are known),
+`qwen_bailian`, `agents` (sessions of coding agents), `texts`, `chats` and
 `prompt_tokenizer` (prompts and chats, with a tokenizer.json), `request_logs` (vLLM's and SGLang's), `formats` (which of
 these a file is).
 """

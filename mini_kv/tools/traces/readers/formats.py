@@ -28,8 +28,7 @@ from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.tools.traces.readers.qwen_bailian import parse_bailian
 from mini_kv.tools.traces.readers.request_logs import HOW_TO_LOG, Logged, LogParser
 from mini_kv.tools.traces.readers.texts import Encoder, text_parser
-from mini_kv.tools.traces.readers.token_request import TokenRequest
-from mini_kv.tools.traces.readers.token_trace import parse_tokens
+from mini_kv.tools.traces.readers.token_trace import TokenRequest, parse_tokens
 
 MAX_LINE_BYTES = 1 << 26
 """The most bytes of a line: enough for a prompt of five million tokens, as ids and as text."""

@@ -28,8 +28,7 @@ from typing import Any
 
 from mini_kv.tools.traces.readers.mooncake import json_object, quote
 from mini_kv.tools.traces.readers.texts import Encoder
-from mini_kv.tools.traces.readers.token_request import TokenRequest
-from mini_kv.tools.traces.readers.token_trace import checked_tokens
+from mini_kv.tools.traces.readers.token_trace import TokenRequest, checked_tokens
 
 HOW_TO_LOG = (
     "vLLM logs prompts with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG, SGLang with --log-requests"

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from mini_kv.core.errors import ConfigError
 from mini_kv.tools.traces.readers.chats import Chat, flag, read_chat, refuse_unread
 from mini_kv.tools.traces.readers.mooncake import json_object, quote
-from mini_kv.tools.traces.readers.token_request import TokenRequest
-from mini_kv.tools.traces.readers.token_trace import request_of
+from mini_kv.tools.traces.readers.token_trace import TokenRequest, request_of
 
 
 class Encoder(Protocol):

@@ -7,6 +7,7 @@ Only `token_ids` is required. `images`: first token, number of tokens, and a dig
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mini_kv.tools.traces.readers.mooncake import (
@@ -17,9 +18,36 @@ from mini_kv.tools.traces.readers.mooncake import (
     milliseconds,
     quote,
 )
-from mini_kv.tools.traces.readers.token_request import TokenRequest
 
 MAX_TOKEN = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A request whose tokens are known, so that it can be split into blocks of any size.
+
+    Fields that `TraceRequest` also has have the same meaning.
+    """
+
+    timestamp: int
+    """Arrival, in ms since the trace began."""
+    token_ids: tuple[int, ...]
+    """The prompt, at least 1 token."""
+    output_length: int
+    """Tokens of the answer."""
+    cache_salt: str | None = None
+    """Requests with different salts share no block (vLLM `Request.cache_salt`)."""
+    lora_name: str | None = None
+    """The adapter. Requests with different adapters share no block."""
+    images: tuple[tuple[int, int, str], ...] = ()
+    """Per image the position of its first token, its number of tokens, and the digest of its content."""
+    texts: tuple[str, ...] = ()
+    """The texts of the tokens, one per message, if the file has them. Used only for explanations."""
+
+    @property
+    def input_length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.token_ids)
 
 
 def parse_tokens(raw: bytes) -> TokenRequest:

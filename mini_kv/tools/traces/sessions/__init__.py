@@ -2,7 +2,7 @@
 
 In reading order: `session` (turns, and the texts of their prompts), `claude_code` and `codex` (the readers), `formats`
 (which of these a file is), `layout` (the token at which each text begins), `hosted` (a cache with entries that expire),
-`blocks` (a pool of blocks), `crowd` (a pool for several sessions), `breaks` (the causes), `analysis` (all of it in one
+`blocks` (a pool of blocks, also for several sessions), `breaks` (the causes), `analysis` (all of it in one
 result), `report` (the result in words). Standard library only. The readers take lines, so that they also run where
 there are no files.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.tools.traces.causes import Cause, find_causes
 from mini_kv.tools.traces.prompt_hashes import make_prompts
-from mini_kv.tools.traces.runs import Setup
+from mini_kv.tools.traces.runners import Setup
 from mini_kv.tools.traces.sessions.blocks import as_trace, blocks_needed
 from mini_kv.tools.traces.sessions.breaks import FROM_COUNTS, Break, find_break
 from mini_kv.tools.traces.sessions.hosted import Prediction, predict

@@ -6,9 +6,10 @@ that the file lacks. Each prompt continues the one before, so that only the bloc
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.tools.traces.curve import Stack
+from mini_kv.tools.traces.curve import lookups
 from mini_kv.tools.traces.prompt_hashes import Prompt
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
 from mini_kv.tools.traces.sessions.layout import Layout
@@ -46,19 +47,37 @@ def as_trace(session: Session, layouts: Sequence[Layout], block_size: int) -> li
     return trace
 
 
+def crowd(trace: Sequence[TraceRequest], count: int) -> list[TraceRequest]:
+    """Return the requests of `count` sessions like this one, in the order of their times.
+
+    They begin one after the other, at equal distances, in the time that the session takes. They share no block: each
+    has other texts.
+
+    Args:
+        trace: the requests of one session.
+        count: at least 1.
+    """
+    numbers = max((number for request in trace for number in request.hash_ids), default=0) + 1
+    span = max(request.timestamp for request in trace)
+    requests = []
+    for copy in range(count):
+        for request in trace:
+            ids = tuple(_own(number, copy, numbers, len(trace)) for number in request.hash_ids)
+            requests.append(replace(request, timestamp=request.timestamp + copy * span // count, hash_ids=ids))
+    return sorted(requests, key=lambda request: request.timestamp)
+
+
+def _own(number: int, copy: int, numbers: int, num_requests: int) -> int:
+    """Return the copy's number for a block. Negative ones are partial blocks, one per request."""
+    return number + copy * numbers if number >= 0 else number - copy * num_requests
+
+
 def blocks_needed(prompts: Sequence[Prompt], block_size: int) -> list[int]:
     """Return the smallest pool, the null block included, that finds all blocks that any pool finds, per prompt.
 
     In a pool of N blocks, other sessions may fill N minus this number before the prompt finds less.
     """
-    stack = Stack([prompt.num_tokens // block_size for prompt in prompts])
-    needed = []
-    for prompt in prompts:
-        num_usable = (prompt.num_tokens - 1) // block_size
-        needs = [need for _, _, need in stack.needs(prompt.block_hashes[:num_usable])]
-        needed.append(max(needs, default=0) + 1)
-        stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % block_size > 0)
-    return needed
+    return [max((need for _, _, need in needs), default=0) + 1 for needs in lookups(prompts, block_size)]
 
 
 def _blocks(layout: Layout, start: int, block_size: int) -> Iterator[tuple[tuple[str, str], ...]]:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_kv.tools.traces.readers.token_request import TokenRequest
-from mini_kv.tools.traces.seen import LEAST_BEHIND, Behind, common_length, find_behind
+from mini_kv.tools.traces.prefix_overlap import LEAST_MATCH, ShiftedMatch, common_length, find_shifted_match
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.sessions.hosted import Prediction
 from mini_kv.tools.traces.sessions.layout import Layout, Span, slack
 from mini_kv.tools.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
@@ -132,13 +132,13 @@ def _num_same_in_text(span: Span, before: Span) -> int:
     texts = before.part.text, span.part.text
     start = common_length(*texts)
     end = min(common_length(texts[0][::-1], texts[1][::-1]), min(map(len, texts)) - start)
-    num_changed = len(texts[0]) - start - (end if end >= LEAST_BEHIND else 0)
+    num_changed = len(texts[0]) - start - (end if end >= LEAST_MATCH else 0)
     return min(before.num_tokens - round(num_changed / before.step), span.num_tokens)
 
 
 def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) -> str | None:
     """Return the cause that the texts show."""
-    if layout.common > layout_before.num_tokens - LEAST_BEHIND:
+    if layout.common > layout_before.num_tokens - LEAST_MATCH:
         return None
     if turn.compaction != before.compaction:
         return COMPACTION
@@ -177,12 +177,12 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
     return BEFORE if turn.num_cached < layout.head else UNKNOWN
 
 
-def _behind(spans: Sequence[Span], others: Sequence[Span]) -> Behind:
+def _behind(spans: Sequence[Span], others: Sequence[Span]) -> ShiftedMatch:
     """Return the characters that both texts have after the first difference: after a value, or in another order."""
     texts = ["".join(span.part.text for span in some) for some in (spans, others)]
-    start = max(common_length(*texts) - LEAST_BEHIND, 0)
+    start = max(common_length(*texts) - LEAST_MATCH, 0)
     cut = [tuple(map(ord, text[start : start + _MOST_CHARACTERS])) for text in texts]
     if not all(cut):
-        return Behind()
+        return ShiftedMatch()
     mine, theirs = (TokenRequest(0, letters, 0) for letters in cut)
-    return find_behind(theirs, mine, 0)
+    return find_shifted_match(theirs, mine, 0)

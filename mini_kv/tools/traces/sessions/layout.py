@@ -26,7 +26,7 @@ from math import log
 from statistics import median
 from typing import NamedTuple
 
-from mini_kv.tools.traces.seen import LEAST_BEHIND, common_length
+from mini_kv.tools.traces.prefix_overlap import LEAST_MATCH, common_length
 from mini_kv.tools.traces.sessions.session import RESULT, THINKING, USER, Part, Session, Turn
 
 Weigh = Callable[[str], float]
@@ -167,7 +167,7 @@ def _next(turn: Turn, before: Turn, layout: Layout, weights: _Weights, usual: fl
     was_sent = removed.layout.common < kept.layout.common
     was_read = turn.num_cached > removed.layout.common
     unread = kept.layout.common - turn.num_cached
-    if was_sent and unread <= LEAST_BEHIND + (STEP if turn.num_written is None else 0):
+    if was_sent and unread <= LEAST_MATCH + (STEP if turn.num_written is None else 0):
         return kept.layout
     if was_sent and _answer_thinks(layout, turn.num_cached):
         return removed.layout

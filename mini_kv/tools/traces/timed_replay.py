@@ -6,7 +6,7 @@
     admission       a strategy decides when a waiting request that fits may enter
 
 So requests overlap as in the trace. Compare steps, waits, preemptions and blocks, not seconds. There is
-no model: every answer is made of zeros, and no other request finds an answer. Without a clock: `replay`.
+no model, and no other request finds an answer. Without a clock: `replay`.
 """
 
 import math
@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission_strategies import Strategy, strategies
-from mini_kv.story.step_loop import run_step, sample_ready
-from mini_kv.tools.traces.readers.mooncake import TraceRequest, name_blocks
+from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.traces.runners import Arrival, Clock, full_attention, make_requests, scheduled
 
 MAX_BLOCKS = 1_000_000
 """The most blocks of a pool that is built here. This many take a second."""
@@ -102,7 +102,7 @@ def replay_with_clock(
     serving = _Serving(trace, num_blocks, config, strategy or Strategy(), parts)
     serving.run([moment / ms_per_step for moment in arrivals], on_progress or (lambda done: None))
     serving.report.seconds = time.perf_counter() - started
-    return serving.finished_report()
+    return serving.report
 
 
 def arrival_times(trace: Sequence[TraceRequest], rate: float | None = None) -> list[float]:
@@ -148,75 +148,54 @@ class _Serving:
         parts: KVCacheParts | None,
     ) -> None:
         self.trace = trace
-        self.names = name_blocks(trace)
-        group = KVCacheGroupSpec(("layers",), FullAttentionSpec(trace[0].block_size))
-        self.kv = KVCacheManager(KVCacheConfig(num_blocks, (group,)), watermark=strategy.watermark, parts=parts)
+        groups = full_attention(trace[0].block_size)
+        self.kv = KVCacheManager(KVCacheConfig(num_blocks, groups), watermark=strategy.watermark, parts=parts)
         self.scheduler = Scheduler(self.kv, config, admission=strategy.admission)
         self.report = ClockReport(num_blocks)
-        self.arrived_at: dict[str, int] = {}
+        self.clock = Clock([])
+        self.arrivals: dict[str, float] = {}
+        """The arrival of each request that has not been admitted, in steps."""
         self.reached: dict[str, int] = {}
         """The most tokens of each request that have been computed at any time."""
-        self.sum_of_waits = 0
-        self.sum_of_usage = 0.0
 
     def run(self, arrivals: Sequence[float], on_progress: Callable[[int], None]) -> None:
-        """Serve all requests. `arrivals` are in steps. Without an unfinished request time passes without a step."""
-        clock, num_arrived = 0, 0
-        while num_arrived < len(arrivals) or self.scheduler.has_unfinished_requests:
-            if not self.scheduler.has_unfinished_requests:
-                clock = max(clock, math.ceil(arrivals[num_arrived]))
-            while num_arrived < len(arrivals) and arrivals[num_arrived] <= clock:
-                self.arrive(num_arrived, clock)
-                num_arrived += 1
-            if self.scheduler.has_unfinished_requests:
-                self.step(clock)
-                clock += 1
-            on_progress(num_arrived - len(self.scheduler.requests))
-
-    def arrive(self, index: int, clock: int) -> None:
-        """Add a request of the trace, unless it is larger than the pool."""
-        entry = self.trace[index]
-        request = Request(str(index), num_tokens=entry.input_length, block_hashes=self.names[index])
-        try:
-            self.scheduler.add_request(request, max_tokens=max(entry.output_length, 1))
-        except ConfigError:
-            self.report.requests_refused += 1
-            return
-        self.report.requests += 1
-        self.arrived_at[request.request_id] = clock
-
-    def step(self, clock: int) -> None:
-        """Run one step."""
-        computed = {request.request_id: request.num_computed_tokens for request in self.scheduler.running}
-        output, _ = run_step(self.scheduler, self._count)
-        self.report.tokens_given_up += sum(computed[request_id] for request_id in output.preempted_req_ids)
-        self.report.steps += 1
-        for data in output.scheduled_new_reqs:
-            arrived_at = self.arrived_at.pop(data.request_id, None)  # gone: it comes back after a preemption
-            if arrived_at is not None:
-                self.sum_of_waits += clock - arrived_at
-                self.report.longest_wait = max(self.report.longest_wait, clock - arrived_at)
-
-    def _count(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        """Count the blocks and tokens of this step. Return a token for each request that gets one."""
-        self.sum_of_usage += self.kv.usage
-        pool = self.kv.block_pool
-        self.report.peak_running = max(self.report.peak_running, len(self.scheduler.running))
-        self.report.peak_held_blocks = max(self.report.peak_held_blocks, len(pool.blocks) - 1 - pool.num_free_blocks)
-        for request_id, num_tokens in output.num_scheduled_tokens.items():
-            num_computed = self.scheduler.requests[request_id].num_computed_tokens
-            end, reached = num_computed + num_tokens, self.reached.get(request_id, 0)
-            self.report.tokens_computed += num_tokens
-            self.report.tokens_recomputed += max(min(end, reached) - num_computed, 0)
-            self.reached[request_id] = max(end, reached)
-        return sample_ready(self.scheduler, output, lambda _: 0)
-
-    def finished_report(self) -> ClockReport:
-        """Return the report, with its means."""
+        """Serve all requests that fit into the pool. `arrivals` are in steps."""
         report = self.report
+        requests = make_requests(make_prompts(self.trace, self.trace[0].block_size))
+        answers = [max(entry.output_length, 1) for entry in self.trace]
+        every = zip(map(Arrival, requests, answers), arrivals, strict=True)
+        fitting = [(one, moment) for one, moment in every if one.can_run(self.scheduler)]
+        self.clock.arrivals = [moment for _, moment in fitting]
+        self.arrivals = {one.request.request_id: moment for one, moment in fitting}
+        report.requests = len(fitting)
+        report.requests_refused = len(self.trace) - len(fitting)
+        num_ended = report.requests_refused
+        on_planned = self._count
+        for step in scheduled(self.scheduler, [one for one, _ in fitting], self.clock, on_planned):
+            report.tokens_given_up += sum(step.computed[request_id] for request_id in step.output.preempted_req_ids)
+            report.steps += 1
+            num_ended += sum(result.finish_reason is not None for result in step.results)
+            on_progress(num_ended)
         stats = self.kv.prefix_cache_stats
         report.prompt_tokens, report.hit_tokens = stats.queries, stats.hits
         report.preemptions = self.scheduler.num_preemptions
-        report.mean_usage = self.sum_of_usage / max(report.steps, 1)
-        report.mean_wait = self.sum_of_waits / max(report.requests, 1)
-        return report
+        report.mean_usage /= max(report.steps, 1)
+        report.mean_wait /= max(report.requests, 1)
+
+    def _count(self, output: SchedulerOutput) -> None:
+        """Count the waits, the blocks and the tokens of a step that is planned. The means are sums until the end."""
+        report, pool = self.report, self.kv.block_pool
+        for data in output.scheduled_new_reqs:
+            if data.request_id in self.arrivals:  # if not, it comes back after a preemption
+                wait = self.clock.now - math.ceil(self.arrivals.pop(data.request_id))
+                report.mean_wait += wait
+                report.longest_wait = max(report.longest_wait, wait)
+        report.mean_usage += self.kv.usage
+        report.peak_running = max(report.peak_running, len(self.scheduler.running))
+        report.peak_held_blocks = max(report.peak_held_blocks, len(pool.blocks) - 1 - pool.num_free_blocks)
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            num_computed = self.scheduler.requests[request_id].num_computed_tokens
+            end, reached = num_computed + num_tokens, self.reached.get(request_id, 0)
+            report.tokens_computed += num_tokens
+            report.tokens_recomputed += max(min(end, reached) - num_computed, 0)
+            self.reached[request_id] = max(end, reached)

@@ -11,7 +11,7 @@ from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
 from mini_kv.installer import install_extra
 from mini_kv.tools import traces
-from mini_kv.tools.traces.cells import run_cells
+from mini_kv.tools.traces.parallel import run_cells
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 LEAGUE = ("league", SMALL, "--num-blocks", "60", "100", "--policy", "lru", "sieve")

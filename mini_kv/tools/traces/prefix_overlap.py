@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from mini_kv.tools.traces.prompt_hashes import Trace, token_requests
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, number_prefixes
-from mini_kv.tools.traces.readers.token_request import TokenRequest
+from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 GRAM = 16
 """Number of tokens that are never equal by chance in two places of a text."""
 MOST_CHANGED = 32
 """Tokens of the longest value that changes: a date and a time, or an identifier."""
-LEAST_BEHIND = 64
+LEAST_MATCH = 64
 """The fewest tokens after a difference that are reported: closing phrases and templates are shorter."""
 _LOW_BYTE = 0 if sys.byteorder == "little" else 7
 _IS_MULTIPLE_OF_4 = bytes(byte % 4 == 0 for byte in range(256))
@@ -41,7 +41,7 @@ class Shared(NamedTuple):
     """The prefix with equal salts, too: all inputs of a block's hash."""
 
 
-class Behind(NamedTuple):
+class ShiftedMatch(NamedTuple):
     """Tokens of a prompt that earlier prompts had, after a difference."""
 
     value: int = 0
@@ -49,7 +49,7 @@ class Behind(NamedTuple):
     image: int = 0
 
 
-class Seen:
+class _EarlierPrompts:
     """Prompts so far. In sorted order the prompt with the longest common prefix is a neighbour."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     return low
 
 
-def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
+def prefix_overlaps(trace: Trace) -> tuple[list[Shared], list[ShiftedMatch]]:
     """Return, for each request, what its prompt has in common with earlier ones.
 
     For a trace of hashes only the blocks are known, not the tokens.
@@ -87,8 +87,8 @@ def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
     """
     entries = token_requests(trace)
     if not entries:
-        return [Shared(n, n, n, n) for n in _shared_by_hashes(trace)], [Behind()] * len(trace)
-    seen, deepest = Seen(), _Deepest()
+        return [Shared(n, n, n, n) for n in _shared_by_hashes(trace)], [ShiftedMatch()] * len(trace)
+    earlier, deepest = _EarlierPrompts(), _Deepest()
     pictures: dict[str, int] = {}
     shared, behind = [], []
     for number, entry in enumerate(entries):
@@ -101,13 +101,13 @@ def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
             ((entry.lora_name,), named),
             ((entry.lora_name, entry.cache_salt), named),
         ):
-            length, nearest = seen.find_and_add(units, number, namespace)
+            length, nearest = earlier.find_and_add(units, number, namespace)
             lengths.append(length)
             if not namespace:
                 candidates = {nearest, deepest.find_and_add(tokens, number)}
         shared.append(Shared(*lengths))
-        found = [find_behind(entry, entries[other], lengths[0]) for other in candidates if other is not None]
-        behind.append(max(found, key=lambda found: (sum(found), found), default=Behind()))
+        found = [find_shifted_match(entry, entries[other], lengths[0]) for other in candidates if other is not None]
+        behind.append(max(found, key=lambda found: (sum(found), found), default=ShiftedMatch()))
     return shared, behind
 
 
@@ -151,30 +151,30 @@ class _Deepest:
         return found
 
 
-def find_behind(entry: TokenRequest, other: TokenRequest, num_shared: int) -> Behind:
+def find_shifted_match(entry: TokenRequest, other: TokenRequest, num_shared: int) -> ShiftedMatch:
     """Return the tokens that both prompts have after the first difference and after the first `num_shared` tokens."""
     mine, theirs = entry.token_ids, other.token_ids
     start = common_length(mine, theirs)
     ends = _ends_of_images(entry, other, start)
     if ends is not None:
         length = common_length(mine[ends[0] :], theirs[ends[1] :])
-        return Behind(image=length) if length >= LEAST_BEHIND else Behind()
+        return ShiftedMatch(image=length) if length >= LEAST_MATCH else ShiftedMatch()
     reordered = _reordered(mine[start:], theirs[start:])
     if reordered:
-        return Behind(order=max(start + reordered - num_shared, 0))
+        return ShiftedMatch(order=max(start + reordered - num_shared, 0))
     place, place_there, total = start, start, 0
     while (found := _agree_again(mine, theirs, place, place_there)) is not None:
         place, place_there = found
         length = common_length(mine[place:], theirs[place_there:])
-        if length < LEAST_BEHIND:
+        if length < LEAST_MATCH:
             break
         total += max(place + length - max(place, num_shared), 0)
         place, place_there = place + length, place_there + length
-    return Behind(value=total)
+    return ShiftedMatch(value=total)
 
 
 def _ends_of_images(entry: TokenRequest, other: TokenRequest, place: int) -> tuple[int, int] | None:
-    """Return the ends of two images of different sizes that begin together, if this place is in one or both."""
+    """If this place is inside images of different lengths that begin at the same token, return both ends."""
     for first, length, _ in entry.images:
         for first_there, length_there, _ in other.images:
             if first == first_there and length != length_there and first < place <= first + min(length, length_there):
@@ -196,7 +196,7 @@ def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
 
     Each prompt must begin here with tokens that the other prompt has later. A new text is not in the other prompt.
     """
-    if len(mine) < LEAST_BEHIND or len(theirs) < LEAST_BEHIND:
+    if len(mine) < LEAST_MATCH or len(theirs) < LEAST_MATCH:
         return 0
     if not _contains(theirs, mine[:GRAM]) or not _contains(mine, theirs[:GRAM]):
         return 0
@@ -207,7 +207,7 @@ def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
             break
         if mine[at : at + GRAM] in grams:
             end = at + GRAM
-    return end if end >= LEAST_BEHIND else 0
+    return end if end >= LEAST_MATCH else 0
 
 
 def _contains(tokens: tuple[int, ...], gram: tuple[int, ...]) -> bool:
