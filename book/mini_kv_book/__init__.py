@@ -4,9 +4,7 @@ All text is made by a Markdown extension or a fence's formatter, so that no plug
 Reading order:
 
 - `places`, `runs`, `narrow`, `fences`, `extension`: the build of a page;
-- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`, `play`, `claims`, `finale`,
-  `challenge`, `session`, `planes`: its parts;
-- `errata`: the sections of code that prove the claims;
+- `links`, `maths`, `strip`, `lab_layout`: its parts; `elements`: labs, puzzles, games and tools to use in a page;
 - `docstrings` and `drawings`: the docstrings on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures stored in notebooks;
 - `tables`: tables from code and data: `recorded`, `upstream`, `kill_matrix`, `spine`;

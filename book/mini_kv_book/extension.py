@@ -16,11 +16,10 @@ from mkdocs.exceptions import BuildError
 
 from mini_kv.course.lessons import instrument
 from mini_kv.story.figure import script
-from mini_kv_book.bench import arranged, nothing_to_install, section, with_contract
-from mini_kv_book.challenge import LAB, variant
 from mini_kv_book.course import closed_sentence
+from mini_kv_book.elements import ASSETS, SCRIPTS, megabytes, runs_here
 from mini_kv_book.generate import publish, write_pages
-from mini_kv_book.lab import ASSETS, SCRIPTS, megabytes, runs_here
+from mini_kv_book.lab_layout import CHALLENGE, arranged, nothing_to_install, section, variant, with_contract
 from mini_kv_book.links import RepositoryLinks
 from mini_kv_book.maths import MathML
 from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, page_of, said, where
@@ -59,7 +58,7 @@ class Directives(Preprocessor):
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {file} to include")
         text = path.read_text(encoding="utf-8")
-        lines = (with_contract(text, variant()) if path.parent.name == LAB else text).splitlines()
+        lines = (with_contract(text, variant()) if path.parent.name == CHALLENGE else text).splitlines()
         if anchor:
             return section(lines, anchor)
         is_second = len(self.md.kv_included) > 0

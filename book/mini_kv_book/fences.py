@@ -15,16 +15,20 @@ kv-chart    Python that ends with a chart: the chart, and the code behind a fold
 kv-instrument  Python that ends with an instrument of `course.lessons.instruments`: the picture and its controls. It
             shares the names of `kv-python`
 kv-output   one `mini-kv ...` command: the command, and what it printed
+mermaid     a diagram, drawn when the book is built
 
-Fences with modules of their own: `lab`, `puzzles`, `plan`, `play`, `claims`, `finale`, `session`.
+The other fences are in `elements`.
 """
 
 import functools
+import hashlib
 import html
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
+import mermaidx
 from mkdocs.exceptions import BuildError
 from pygments import highlight
 from pygments.formatters.html import HtmlFormatter
@@ -35,7 +39,7 @@ from mini_kv.course.lessons.instrument import STYLE
 from mini_kv.story.figure import beside, fragment, story_data
 from mini_kv.story.scenario import ScenarioError, load_scenario
 from mini_kv.story.still import svg
-from mini_kv_book.kept import Cells, result_of, uses_stored
+from mini_kv_book.kept import Cells, kept, result_of, uses_stored
 from mini_kv_book.links import link_to
 from mini_kv_book.narrow import narrow
 from mini_kv_book.places import language_of, said, where
@@ -190,3 +194,19 @@ def printed(output: str, md: Any) -> str:
         return ""
     label = said(language_of(md), "what it prints")
     return f'<div class="kv-printed" role="group" aria-label="{label}">{code(output, "text")}</div>'
+
+
+@fence
+def mermaid(body: str, _md: Any) -> str:
+    """Draw a diagram. Its colours come from the stylesheet, in dark mode too."""
+    try:
+        svg: str = kept()(["mermaid", body], lambda: str(mermaidx.render(body, theme="neutral").svg()))
+    except Exception as error:  # whatever Mermaid's own JavaScript raised
+        raise FenceError(str(error)) from error
+    if not re.search(r"^ *accTitle: *\S", body, re.MULTILINE):
+        raise FenceError("a diagram needs a line `accTitle: ...`, for readers who cannot see it")
+    name = "diagram-" + hashlib.sha256(body.encode()).hexdigest()[:8]  # ids are the page's: each diagram needs its own
+    svg = svg.replace("my-svg", name).replace('role="graphics-document document"', 'role="img"')
+    # Below seven tenths of its size a diagram's text is too small to read: then it scrolls instead of shrinking.
+    svg = re.sub(r"max-width: ([\d.]+)px;", lambda w: f"{w[0]} min-width: {float(w[1]) * 0.7:.0f}px;", svg, count=1)
+    return f'<figure class="kv-diagram">{svg}</figure>'

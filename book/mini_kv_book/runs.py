@@ -7,6 +7,7 @@ import ast
 import io
 import os
 import pkgutil
+import re
 import shlex
 import signal
 import subprocess
@@ -19,12 +20,14 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from mini_kv.course.lessons.play import Levers
+from mini_kv.course.lessons.predict import Question, parsed
 from mini_kv.course.lessons.trusted import plain
 from mini_kv.story.figure import played_data, story_data
 from mini_kv.story.scenario import load_scenario
 from mini_kv_book.assets.play_page import BOXES, problem
-from mini_kv_book.places import ROOT
+from mini_kv_book.places import DOCS, ROOT
 
+ERRATA = DOCS / "reference" / "errata.md"
 _PRINTS = "# prints:"
 PREDICT = "# predict first"
 _CPU_S = 60
@@ -258,3 +261,35 @@ def _names(node: ast.stmt) -> list[str]:
         case ast.AnnAssign(target=ast.Name(id=name)):
             return [name]
     return []
+
+
+class Section(NamedTuple):
+    """A section of the errata."""
+
+    title: str
+    proofs: list[str]
+    """The code of its fences."""
+
+
+def claims_in(body: str) -> list[Question]:
+    """Return the claims of a fence. Raises `FenceError` for a claim with other choices than true and false."""
+    try:
+        claims = list(parsed(body, "kv-claims").values())
+    except (ValueError, KeyError) as error:
+        raise FenceError(f"{type(error).__name__}: {error}") from error
+    for claim in claims:
+        if set(claim.choices) != {"True", "False"}:
+            raise FenceError(f"{claim.id}: the choices are True and False, not {', '.join(claim.choices)}")
+    return claims
+
+
+def section_of(anchor: str) -> Section:
+    """Return a section of the errata. Raises `FenceError` if it does not exist or has no code."""
+    section = rf"^### ([^\n]+) \{{ #{re.escape(anchor)} \}}\n(.*?)(?=^###? |\Z)"
+    found = re.search(section, ERRATA.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise FenceError(f"{ERRATA.name} has no section #{anchor}")
+    proofs = re.findall(r"^```kv-python\n(.*?)^```", found[2], re.MULTILINE | re.DOTALL)
+    if not proofs:
+        raise FenceError(f"{ERRATA.name}#{anchor} has no code that proves it")
+    return Section(found[1], proofs)

@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.course.verify import deviations
-from mini_kv_book import course, generate, kill_matrix, overview, puzzles, recorded, spine, upgrade, upstream
+from mini_kv_book import course, elements, generate, kill_matrix, overview, recorded, spine, upgrade, upstream
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -35,7 +35,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "licences": recorded.licences,
     "names": upstream.names,
     "options": upstream.options,
-    "puzzles": puzzles.as_markdown,
+    "puzzles": elements.puzzles,
     "recorded": recorded.generation,
     "serving": upstream.serving,
     "source-lens": upstream.source_lens,

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import errata, generate, kept, leaks, outputs, places, stills, taught
+from mini_kv_book import generate, kept, leaks, outputs, places, runs, stills, taught
 from mini_kv_book.assets import plan_page, play_page
-from mini_kv_book.bench import arranged, contract, section, with_contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.found import LEFT_OUT, marked
+from mini_kv_book.lab_layout import arranged, contract, section, with_contract
 from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, run_story, source_of
@@ -54,7 +54,7 @@ def wrong_play(body: str) -> str:
 
 def wrong_claims(body: str) -> str:
     """Return what is wrong with the claims to judge, or nothing. The code that proves them runs on its own page."""
-    sections = {claim.id: errata.section_of(claim.id) for claim in errata.questions(body)}
+    sections = {claim.id: runs.section_of(claim.id) for claim in runs.claims_in(body)}
     silent = [name for name, section in sections.items() if "print(" not in "".join(section.proofs)]
     return f"these proofs print nothing: {silent}" if silent else ""
 
@@ -353,8 +353,8 @@ def a_claim(anchor: str, choice: str = "False") -> str:
 
 
 def test_a_claim_is_proved_by_the_code_of_its_section_of_the_errata():
-    [claim] = errata.questions(a_claim("e4"))
-    title, [proof] = errata.section_of(claim.id)
+    [claim] = runs.claims_in(a_claim("e4"))
+    title, [proof] = runs.section_of(claim.id)
     assert title == '"A block that is freed is gone"'
     assert run_python(proof, {})[1] == "10 blocks free; 28 tokens found"
 
@@ -379,9 +379,9 @@ def test_a_claim_without_a_proof_or_with_other_choices_is_an_error(body, message
 def test_some_of_the_claims_are_true_and_each_proof_runs_alone():
     """On its page, a proof runs without the code of the sections before it."""
     [fence] = [fence for fence in outputs.fences("", PAGES["true-or-false.md"]) if fence.kind == "kv-claims"]
-    judged = errata.questions(fence.body)
+    judged = runs.claims_in(fence.body)
     assert [claim.answer for claim in judged].count("True") in (3, 4)
-    assert all(run_python(proof, {})[1] for claim in judged for proof in errata.section_of(claim.id).proofs)
+    assert all(run_python(proof, {})[1] for claim in judged for proof in runs.section_of(claim.id).proofs)
 
 
 def test_a_fence_is_found_in_its_file_though_it_is_indented_there():

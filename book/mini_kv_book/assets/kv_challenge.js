@@ -1,7 +1,7 @@
 /* <kv-challenge>: a cache that the reader writes from an empty file, in Python or JavaScript, and the board of its scenarios.
  *
  * Python plays the scenarios (challenge_page.py, in a worker). Without scripts the element's own children say how to play
- * them in a terminal. The fence (mini_kv_book/challenge.py) writes them, with the names of all squares as JSON.
+ * them in a terminal. The fence (mini_kv_book/elements.py) writes them, with the names of all squares as JSON.
  */
 import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
 import { Python, SILENCE_S } from "./kv_python.js";

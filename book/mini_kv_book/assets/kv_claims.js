@@ -1,7 +1,7 @@
 /* <kv-claims>: claims to judge, one at a time: true or false, then the reason and the proof, and at the end a score.
  *
  * The element's children are pairs: a heading with the claim, and a fold with the answer and the proof. Without scripts all
- * of them are visible. The fence (mini_kv_book/claims.py) writes them, with the answers as JSON. Nothing is stored.
+ * of them are visible. The fence (mini_kv_book/elements.py) writes them, with the answers as JSON. Nothing is stored.
  */
 import { button, LOOK, make } from "./kv_parts.js";
 

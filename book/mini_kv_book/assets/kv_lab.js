@@ -2,7 +2,7 @@
  *
  * What it needs lies beside it in kv-lab/: the editor, and, fetched by the first Run, Python. Where that folder is missing,
  * or scripts are off, the element's own children stay visible: the starter as code, and how to run it locally. The fence
- * (mini_kv_book/lab.py) writes them, with the lab's data as JSON.
+ * (mini_kv_book/elements.py) writes them, with the lab's data as JSON.
  *
  * In reading order: the notebook (what is kept in this browser), the text, the element.
  */

@@ -1,6 +1,6 @@
 /* <kv-plan>: will a model fit, and what can its prefix cache find? mini_kv answers in the page, as in the terminal.
  *
- * The fence (mini_kv_book/plan.py) writes the first answer and the choices as JSON. The first change loads Python. The
+ * The fence (mini_kv_book/elements.py) writes the first answer and the choices as JSON. The first change loads Python. The
  * fields are kept behind the # of the address, which no server sees; a config.json is packed there, too.
  */
 import { button, keepAddress, LOOK, make, onAddress, textOf } from "./kv_parts.js";

@@ -3,7 +3,7 @@
  * Each request is a row: its calls as buttons, and its prompt as a strip of words, cut where the blocks are cut.
  *
  * Without packed Python, or without scripts, the element's own children stay visible: the picture in the terminal's signs
- * and the command that plays it there. The fence (mini_kv_book/puzzles.py) writes them, with the puzzle's data as JSON.
+ * and the command that plays it there. The fence (mini_kv_book/elements.py) writes them, with the puzzle's data as JSON.
  * All puzzles of a page share one Python, which the first call fetches. The page shows the one that its address names.
  */
 import { button, keep, LOOK, make, readKept } from "./kv_parts.js";

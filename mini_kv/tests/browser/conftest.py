@@ -225,7 +225,7 @@ def write_site(tmp_path_factory: pytest.TempPathFactory) -> WriteSite:
     `write_site("Puzzles", index=HTML, bare=HTML)` writes index.html and bare.html.
     """
     why = "elements of the book's pages: the book's packages are missing; `make site` gets them"
-    lab = pytest.importorskip("mini_kv_book.lab", reason=why)
+    elements = pytest.importorskip("mini_kv_book.elements", reason=why)
     with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
 
     def write(title: str, **pages: str) -> Path:
@@ -234,8 +234,8 @@ def write_site(tmp_path_factory: pytest.TempPathFactory) -> WriteSite:
         assets.mkdir()
         if PACKED.is_dir():
             shutil.copytree(PACKED, assets / "kv-lab")
-        for name in lab.SCRIPTS:
-            shutil.copy(lab.ASSETS / name, assets / name)
+        for name in elements.SCRIPTS:
+            shutil.copy(elements.ASSETS / name, assets / name)
         (assets / "kv_story.js").write_text(script(), encoding="utf-8")
         for name, content in pages.items():
             page = ELEMENT_PAGE.format(title=title, anchor=title.lower(), content=content)
@@ -248,8 +248,10 @@ def write_site(tmp_path_factory: pytest.TempPathFactory) -> WriteSite:
 @pytest.fixture(scope="session")
 def megabytes() -> int:
     """How many MB of Python an element loads. Without a packed Python the test is skipped."""
-    lab = pytest.importorskip("mini_kv_book.lab", reason="Python in the page: `make site` gets the book's packages")
-    size = lab.megabytes()
+    elements = pytest.importorskip(
+        "mini_kv_book.elements", reason="Python in the page: `make site` gets the book's packages"
+    )
+    size = elements.megabytes()
     if size is None:
         pytest.skip("Python in the page: it is not packed; `make test` does it where npm is")
     return int(size)

@@ -163,13 +163,13 @@ def indexed_text(page: str) -> str:
 
 def test_measured_times_are_not_in_the_index():
     """So two builds of the same files have the same index."""
-    from mini_kv_book.planes import element  # it needs MkDocs, and this file is collected where there is none
+    from mini_kv_book.elements import planes  # it needs MkDocs, and this file is collected where there is none
 
     def page(milliseconds: float) -> str:
         row = {"request_id": "A1", "begin": 0, "token_ids": [1, 2]}
         step = {"plan": [row], "tokens": {}, "ms": milliseconds}
         record = {"words": {}, "steps": [step]}
-        return f"<h2 id='x'>Plans</h2><p>Before.</p>{element(record, 1_000_000)}<p>After.</p>"
+        return f"<h2 id='x'>Plans</h2><p>Before.</p>{planes(record, 1_000_000)}<p>After.</p>"
 
     assert indexed_text(page(7.01)) == indexed_text(page(9.34)) == " <p>Before.</p><p>After.</p>"
 

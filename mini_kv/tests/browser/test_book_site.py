@@ -206,10 +206,14 @@ def stopped() -> Callable[..., str]:
         ("fences:kv_story", "no-such-story", "kv_story: no scenario 'no-such-story'; there are: "),
         ("fences:kv_source", "mini_kv.core.block.Nothing", "kv_source: mini_kv/core/block.py has no 'Nothing'"),
         ("fences:kv_output", "mini-kv story no-such-story", "kv_output: exit status 2: "),
-        ("lab:fence", "lab-99", "fence: there is no lab 'lab-99'"),
-        ("puzzles:fence", "no-such-puzzle", "fence: there is no puzzle 'no-such-puzzle'; there are: twelve-of-"),
-        ("claims:fence", "[[question]]", "fence: KeyError: 'id'"),
-        ("diagram:mermaid", "flowchart LR\n A --> B", "mermaid: a diagram needs a line `accTitle: ...`"),
+        ("elements:kv_lab", "lab-99", "kv_lab: there is no lab 'lab-99'"),
+        (
+            "elements:kv_puzzle",
+            "no-such-puzzle",
+            "kv_puzzle: there is no puzzle 'no-such-puzzle'; there are: twelve-of-",
+        ),
+        ("elements:kv_claims", "[[question]]", "kv_claims: KeyError: 'id'"),
+        ("fences:mermaid", "flowchart LR\n A --> B", "mermaid: a diagram needs a line `accTitle: ...`"),
     ],
 )
 def test_a_fence_that_cannot_be_shown_says_why(part, body, message, stopped):

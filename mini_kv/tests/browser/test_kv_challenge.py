@@ -35,9 +35,11 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with the element, made by the book's fence, and one without Python. The contract is a list below."""
-    fence = importlib.import_module("mini_kv_book.challenge")
+    elements = importlib.import_module("mini_kv_book.elements")
     contract = "".join(f'<li id="sentence-{number}">Sentence {number}</li>' for number in range(1, 21))
-    return write_site("The challenge", index=f"{fence.element(megabytes)}<ol>{contract}</ol>", bare=fence.element(None))
+    return write_site(
+        "The challenge", index=f"{elements.challenge(megabytes)}<ol>{contract}</ol>", bare=elements.challenge(None)
+    )
 
 
 @pytest.fixture(scope="module")

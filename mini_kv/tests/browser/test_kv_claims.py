@@ -4,7 +4,7 @@ import importlib
 import re
 
 import pytest
-from mini_kv_book import errata
+from mini_kv_book import runs
 from mini_kv_book.places import DOCS
 
 from mini_kv.course.lessons.predict import Question
@@ -18,17 +18,17 @@ pytestmark = pytest.mark.browser
 def claims():
     """The claims of the book's page, in their order."""
     body = (DOCS / "true-or-false.md").read_text(encoding="utf-8").split("```kv-claims\n")[1].split("\n```")[0]
-    return errata.questions(body)
+    return runs.claims_in(body)
 
 
 @pytest.fixture(scope="module")
 def site(write_site, claims):
     """A page with the element, made by the book's fence from the book's own claims."""
-    fence = importlib.import_module("mini_kv_book.claims")
+    elements = importlib.import_module("mini_kv_book.elements")
     markdown = importlib.import_module("markdown").Markdown()
-    sections = [(claim, errata.section_of(claim.id)) for claim in claims]
-    proofs = ["".join(fence.run_and_show(code, markdown) for code in section.proofs) for _, section in sections]
-    return write_site("Claims", index=fence.element(sections, proofs, "errata.html"))
+    sections = [(claim, runs.section_of(claim.id)) for claim in claims]
+    proofs = ["".join(elements.run_and_show(code, markdown) for code in section.proofs) for _, section in sections]
+    return write_site("Claims", index=elements.claims(sections, proofs, "errata.html"))
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_it_is_accessible_and_fits_a_phone(show, axe, dark):
 
 def test_the_fence_writes_headings_and_folds_that_need_no_script(write_site):
     """`write_site` skips this test where the book's packages are missing."""
-    fence = importlib.import_module("mini_kv_book.claims")
+    elements = importlib.import_module("mini_kv_book.elements")
     claim = Question("e4", "A claim.", "True", {"True": "It is.", "False": "it is not."})
-    assert fence.element([(claim, errata.section_of("e4"))], ["<p>10</p>"], "errata/") == (
+    assert elements.claims([(claim, runs.section_of("e4"))], ["<p>10</p>"], "errata/") == (
         '<div><kv-claims><script type="application/json">'
         '[{"answer":"True","reasons":{"True":"It is.","False":"it is not."}}]</script>'
         "<h2>1. A claim.</h2><details><summary>Answer and proof</summary><p><strong>True.</strong> It is.</p><p>10</p>"

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with the element, made by the book's fence, and one without Python."""
-    fence = importlib.import_module("mini_kv_book.finale")
-    return write_site("The finale", index=fence.element(megabytes), bare=fence.element(None))
+    elements = importlib.import_module("mini_kv_book.elements")
+    return write_site("The finale", index=elements.finale(megabytes), bare=elements.finale(None))
 
 
 @pytest.fixture

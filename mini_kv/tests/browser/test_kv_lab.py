@@ -61,9 +61,9 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """Pages with one lab each, made by the book's fence, one in Chinese, and one without Python."""
-    fence = importlib.import_module("mini_kv_book.lab")
-    pages = {lab: fence.element(lab, megabytes) for lab in LABS}
-    pages |= {"chinese": fence.element("lab-05", megabytes, "zh"), "bare": fence.element("lab-05", None)}
+    elements = importlib.import_module("mini_kv_book.elements")
+    pages = {lab: elements.lab(lab, megabytes) for lab in LABS}
+    pages |= {"chinese": elements.lab("lab-05", megabytes, "zh"), "bare": elements.lab("lab-05", None)}
     form = "https://github.com/a/kv/issues/new?body=Page: lab-05%0A&amp;title=Share and evict"
     css = re.sub("@font-face {[^}]*}", "", (ROOT / "book/docs/assets/book.css").read_text(encoding="utf-8"))
     bench = '<div class="kv-bench"><div class="kv-contract"></div><div class="kv-desk">{}</div></div><p>Next</p>'

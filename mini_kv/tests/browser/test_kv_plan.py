@@ -22,10 +22,10 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with the element, made by the book's fence from the book's own cases, and one without Python."""
-    plan = importlib.import_module("mini_kv_book.plan")
+    elements = importlib.import_module("mini_kv_book.elements")
     body = (DOCS / "fit.md").read_text(encoding="utf-8").split("```kv-plan\n")[1].split("\n```")[0]
-    cases = [plan.case_of(line) for line in body.splitlines()]
-    index, bare = (f"<h2>Ask</h2>{plan.element(cases, size)}" for size in (megabytes, None))
+    cases = elements.cases_of(body)
+    index, bare = (f"<h2>Ask</h2>{elements.plan(cases, size)}" for size in (megabytes, None))
     return write_site("Will it fit?", index=index, bare=bare)
 
 

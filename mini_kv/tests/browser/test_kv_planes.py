@@ -35,14 +35,14 @@ def records():
 @pytest.fixture(scope="module")
 def site(records, write_site):
     """A page for each record, one without the model, one whose record has another token."""
-    planes = importlib.import_module("mini_kv_book.planes")
-    size = planes.model_bytes("tiny")
+    elements = importlib.import_module("mini_kv_book.elements")
+    size = elements.model_bytes("tiny")
     if size is None:
         pytest.skip("the model in the page: it is not packed; `make test` does it where npm is")
     other = json.loads(json.dumps(records["index"]))
     other["steps"][2]["tokens"]["A1"] = other["steps"][3]["tokens"]["A1"]
-    pages = {name: planes.element(record, size) for name, record in records.items()}
-    pages |= {"bare": planes.element(records["index"], None), "other": planes.element(other, size)}
+    pages = {name: elements.planes(record, size) for name, record in records.items()}
+    pages |= {"bare": elements.planes(records["index"], None), "other": elements.planes(other, size)}
     return write_site("Planes", **pages)
 
 

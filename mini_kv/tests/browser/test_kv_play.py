@@ -23,10 +23,10 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with the element, made by the book's fence from the book's own cases, and one without Python."""
-    play = importlib.import_module("mini_kv_book.play")
+    elements = importlib.import_module("mini_kv_book.elements")
     body = (DOCS / "play.md").read_text(encoding="utf-8").split("```kv-play\n")[1].split("\n```")[0]
-    cases = [play.case_of(line) for line in body.splitlines()]
-    index, bare = (f"<h2>The engine</h2>{play.element(cases, size)}" for size in (megabytes, None))
+    cases = elements.cases_of(body)
+    index, bare = (f"<h2>The engine</h2>{elements.play(cases, size)}" for size in (megabytes, None))
     return write_site("Play", index=index, bare=bare)
 
 

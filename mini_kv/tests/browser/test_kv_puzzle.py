@@ -15,11 +15,11 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with all puzzles, made by the book's fence, and one without Python."""
-    fence = importlib.import_module("mini_kv_book.puzzles")
+    elements = importlib.import_module("mini_kv_book.elements")
     puzzles = [load_puzzle(name) for name in SOLUTIONS]
 
     def content(size):
-        return fence.grid(puzzles) + "".join(fence.level(puzzle, size) for puzzle in puzzles)
+        return elements.puzzle_grid(puzzles) + "".join(elements.puzzle_level(puzzle, size) for puzzle in puzzles)
 
     return write_site("Puzzles", index=content(megabytes), bare=content(None))
 

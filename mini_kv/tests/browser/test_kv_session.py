@@ -15,8 +15,8 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with the element, made by the book's fence, and one without Python."""
-    fence = importlib.import_module("mini_kv_book.session")
-    return write_site("Your agent's session", index=fence.element(megabytes), bare=fence.element(None))
+    elements = importlib.import_module("mini_kv_book.elements")
+    return write_site("Your agent's session", index=elements.session(megabytes), bare=elements.session(None))
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,17 @@
 import ast
 import re
 import tomllib
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 
-from mini_kv.course.given.challenge import Variant, in_variant
-from mini_kv.course.labkit.lab import place_of
+from mini_kv.course.given.challenge import Variant, draw, in_variant
+from mini_kv.course.labkit.lab import load_lab, place_of
+from mini_kv_book.course import course
 from mini_kv_book.places import ROOT, anchor_of
 
+CHALLENGE = "lab-17"
+"""The lab whose contract is that of the class."""
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
 """Sections beside the editor, below the contract."""
 NEEDS = re.compile(r"Needs\s+Python\s+and\s+pytest,\s+no\s+GPU,\s+no\s+PyTorch\.")
@@ -63,12 +67,16 @@ def _below(titles: list[str], part: str) -> str:
 def contract(lab: str) -> list[str]:
     """Return one sentence on the effect of each function of the lab, and the first example of a function."""
     functions = tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))["function"]
-    starter = (ROOT / "mini_kv" / "course" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
-    told = docstrings_of(starter)
+    told = docstrings_of(starter_of(lab))
     paragraphs = [[" ".join(part.split()) for part in told[one["name"]].split("\n\n")] for one in functions]
     lines = [f"- `{one['signature']}`<br>{first}" for one, (first, *_) in zip(functions, paragraphs, strict=True)]
     examples = [part for parts in paragraphs for part in parts if part.startswith("Example")]
     return [*lines, *(f"- {part.replace('Example', '**Example**', 1)}" for part in examples[:1])]
+
+
+def starter_of(lab: str) -> str:
+    """Return the empty file of a lab."""
+    return load_lab(ROOT / "labs" / lab).pristine_starter.read_text(encoding="utf-8")
 
 
 def docstrings_of(source: str) -> dict[str, str]:
@@ -115,6 +123,12 @@ def section(lines: list[str], anchor: str) -> list[str]:
         if anchor_of(title) == anchor:
             return [f"## {title}", *lines[start + 1 : end], ""]
     raise KeyError(anchor)
+
+
+@cache
+def variant() -> Variant:
+    """Return the variant of the contract that the class has."""
+    return draw(course().challenge)
 
 
 def with_contract(readme: str, own: Variant) -> str:
