@@ -1,7 +1,7 @@
 """The pool of blocks and the index of the prefix cache: one set of blocks serves as both.
 
-The cache has no memory of its own. A block that is in no table goes to the free queue, with its key still in the index.
-It is "cached-free" until a hit revives it or an allocation takes it from the front of the queue.
+The cache has no memory of its own. A block that is in no table goes to the free queue, with its block hash still in the
+index. It is "cached-free" until a hit revives it or an allocation takes it from the front of the queue.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,9 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 
 
 class BlockHashToBlockMap:
-    """The index: maps each key to the blocks that have it, oldest first.
+    """The index: maps each block hash to the blocks that have it, oldest first. Each group has entries of its own.
 
-    Nearly every key has one block, so the value is that block. Only a key with several blocks needs a dict.
+    Nearly every block hash has one block, so the value is that block. Only one with several blocks needs a dict.
     Source: vLLM `BlockHashToBlockMap` (v1/core/block_pool.py).
     """
 
@@ -24,12 +24,12 @@ class BlockHashToBlockMap:
         self._blocks: dict[BlockHashWithGroupId, KVCacheBlock | dict[int, KVCacheBlock]] = {}
 
     def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
-        """Return the oldest block with this key, or `None`."""
+        """Return the oldest block with this block hash, or `None`."""
         found = self._blocks.get(key)
         return next(iter(found.values())) if isinstance(found, dict) else found
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
-        """Add `block` under `key`, after the blocks that are there already."""
+        """Add an entry for `block`, after the blocks that have this block hash already."""
         found = self._blocks.get(key)
         if found is None:
             self._blocks[key] = block
@@ -39,7 +39,7 @@ class BlockHashToBlockMap:
             self._blocks[key] = {found.block_id: found, block.block_id: block}
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
-        """Remove the block with this id and key. Return it, or `None` if it is not in the index."""
+        """Remove the block with this id and block hash. Return it, or `None` if it is not in the index."""
         found = self._blocks.get(key)
         if isinstance(found, dict):
             block = found.pop(block_id, None)
@@ -52,17 +52,17 @@ class BlockHashToBlockMap:
         return found
 
     def clear(self) -> None:
-        """Remove every key."""
+        """Remove every entry."""
         self._blocks.clear()
 
     def items(self) -> list[tuple[BlockHashWithGroupId, list[KVCacheBlock]]]:
-        """Return every key with its blocks, oldest first. Costs O(index), so use it for inspection only."""
+        """Return every block hash with its blocks, oldest first. Costs O(index), so use it for inspection only."""
         return [
             (key, list(found.values()) if isinstance(found, dict) else [found]) for key, found in self._blocks.items()
         ]
 
     def __len__(self) -> int:
-        """Return the number of keys. A key with several blocks counts once."""
+        """Return the number of block hashes. One with several blocks counts once."""
         return len(self._blocks)
 
 
@@ -117,10 +117,10 @@ class BlockPool:
         return found
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """Take `num_blocks` from the front of the free queue, each with `ref_cnt` 1 and no key.
+        """Take `num_blocks` from the front of the free queue, each with `ref_cnt` 1 and no block hash.
 
-        Eviction happens here: a block that was still cached loses its key now, because its memory is about to be
-        overwritten. Raises `OutOfBlocksError` if too few blocks are free. In that case no block is taken.
+        Eviction happens here: a block that was still cached loses its block hash now, because its memory is about
+        to be overwritten. Raises `OutOfBlocksError` if too few blocks are free. In that case no block is taken.
         """
         blocks = self.free_block_queue.popleft_n(num_blocks)
         for block in blocks:
@@ -156,16 +156,16 @@ class BlockPool:
         for block in blocks:
             if block.ref_cnt < 1:
                 raise BlockStateError(f"block {block.block_id} is freed, but no table holds it", [block.block_id])
-        without_key: list[KVCacheBlock] = []
-        with_key: list[KVCacheBlock] = []
+        without_hash: list[KVCacheBlock] = []
+        with_hash: list[KVCacheBlock] = []
         for block in blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
-                (without_key if block.block_hash is None else with_key).append(block)
-        if without_key:
-            self.free_block_queue.prepend_n(without_key)
-        if with_key:
-            self.free_block_queue.append_n(with_key)
+                (without_hash if block.block_hash is None else with_hash).append(block)
+        if without_hash:
+            self.free_block_queue.prepend_n(without_hash)
+        if with_hash:
+            self.free_block_queue.append_n(with_hash)
 
     def cache_full_blocks(
         self,
@@ -175,19 +175,19 @@ class BlockPool:
         num_full_blocks: int,
         kv_cache_group_id: int = 0,
     ) -> None:
-        """Give blocks `[num_cached_blocks, num_full_blocks)` of a table their keys and enter them in the index.
+        """Give blocks `[num_cached_blocks, num_full_blocks)` of a table their hashes and enter them in the index.
 
             table       [ cached already | full now       | not full ]
                         0                num_cached_blocks  num_full_blocks
 
-        Several blocks may have the same key. A table's blocks are never replaced, so each request keeps its own block.
-        Lookups return the oldest one. The null block has no KV, so it gets no key.
+        Several blocks may have the same hash. A table's blocks are never replaced, so each request keeps its own block.
+        Lookups return the oldest one. The null block has no KV, so it gets no hash.
 
-        Raises `BlockStateError` if a block has a key already. In that case nothing changes.
+        Raises `BlockStateError` if a block has a hash already. In that case nothing changes.
         """
         for block in blocks[num_cached_blocks:num_full_blocks]:
             if block.block_hash is not None:
-                raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
+                raise BlockStateError(f"block {block.block_id} has a block hash already", [block.block_id])
         keys = make_block_hashes_with_group_id(block_hashes[num_cached_blocks:num_full_blocks], kv_cache_group_id)
         for block, key in zip(blocks[num_cached_blocks:num_full_blocks], keys, strict=True):
             if not block.is_null:
@@ -195,7 +195,7 @@ class BlockPool:
                 self.cached_block_hash_to_block.insert(key, block)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Remove the keys of these blocks, so that lookups no longer find them. References are unchanged.
+        """Remove the hashes of these blocks, so that lookups no longer find them. References are unchanged.
 
         Raises `BlockStateError` for an id that is not a block's id. In that case nothing changes.
         """
@@ -207,7 +207,7 @@ class BlockPool:
             self._maybe_evict_cached_block(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> bool:
-        """Remove every key, as after a change of weights. Return whether it was done.
+        """Remove every block hash, as after a change of weights. Return whether it was done.
 
         While a block is in use nothing changes and the result is `False`: its request would continue to write into
         the emptied cache.
@@ -232,7 +232,7 @@ class BlockPool:
         self.free_block_queue = self.make_queue(self.blocks[1:])
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        """Remove the block's key from the block and from the index. Return whether it had a key."""
+        """Remove the block's hash from the block and from the index. Return whether it had one."""
         if block.block_hash is None:
             return False
         self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)

@@ -221,10 +221,10 @@ class KVCacheManager:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
             RepeatedRequestError: another admitted request has this id.
         """
-        first, end = self.quiet.get(request, (0, 0))
-        is_quiet = first <= request.num_computed_tokens < request.num_computed_tokens + num_new_tokens < end
-        if is_quiet and num_new_computed_tokens == num_lookahead_tokens == 0 and new_computed_blocks is None:
-            return self.empty_kv_cache_blocks  # to save time: the call would end at the second return, changing nothing
+        if self.quiet.covers(
+            request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
+        ):
+            return self.empty_kv_cache_blocks  # saves time only: the rest of this call would change nothing
 
         request_id = request.request_id
         hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
@@ -326,11 +326,11 @@ class KVCacheManager:
         self.copy_on_write.finish()
 
     def confirm_promises(self) -> None:
-        """Forget which keys were promised. Call it when their step has run, so that the KV is computed."""
+        """Forget which block hashes were promised. Call it when their step has run, so that the KV is computed."""
         self.coordinator.promised.clear()
 
     def withdraw_all_promises(self) -> None:
-        """Remove every key that the running step has promised, also from blocks that were freed since.
+        """Remove every block hash that the running step has promised, also from blocks that were freed since.
 
         For a step that the worker did not run. Preempt the requests that hold one of these blocks.
         """
@@ -338,7 +338,7 @@ class KVCacheManager:
         self.coordinator.promised.clear()
 
     def withdraw_promises(self, request: Request) -> list[str]:
-        """Remove the keys of the request's blocks that are not computed. Return the other requests that hold one.
+        """Remove the hashes of the request's blocks that are not computed. Return the other requests that hold one.
 
         For a request that is preempted before its step ran. Call it before `free`: a block that was never computed
         must not stay cached. The first `request.num_computed_tokens` tokens and the hit count as computed. The returned
@@ -365,11 +365,11 @@ class KVCacheManager:
         self.coordinator.cache_blocks(request, min(num_computed_tokens, request.num_tokens))
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Remove the keys of these blocks, in use or free. References, tables and the free queue are unchanged."""
+        """Remove the hashes of these blocks, in use or free. References, tables and the free queue are unchanged."""
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Remove every key and return `True`. While a request holds blocks, change nothing and return `False`."""
+        """Remove all block hashes, return `True`. While a request holds blocks, change nothing and return `False`."""
         return self.block_pool.reset_prefix_cache()
 
     def recover(self) -> None:

@@ -1,7 +1,7 @@
 """Quiet stretches: calls that need no work in the cache, because they only fill a request's last block.
 
     block of 16     |= full =|= full =|= 5 of 16 -  -  -  -|        37 tokens are computed, or will be in this step
-                                       | quiet: 38 to 47      |     the 48th fills the block: it gets its key
+                                       | quiet: 38 to 47      |     the 48th fills the block: it gets its hash
 
 In decoding, 14 of 16 calls are quiet. A stretch ends early if the request is freed or forked, if its promises are
 withdrawn, or if the manager recovers.
@@ -16,6 +16,11 @@ from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, 
 
 class QuietStretches(dict[Request, tuple[int, int]]):
     """Per request: the fewest tokens at which a quiet call may start, and the number before which it must end."""
+
+    def covers(self, request: Request, num_new_tokens: int) -> bool:
+        """Return whether these tokens only fill the request's last block: nothing in the cache changes."""
+        first, end = self.get(request, (0, 0))
+        return first <= request.num_computed_tokens < request.num_computed_tokens + num_new_tokens < end
 
     def note(
         self, coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, num_tokens_to_cache: int

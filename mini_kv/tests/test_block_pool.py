@@ -173,7 +173,7 @@ def test_each_error_names_the_block() -> None:
         (lambda: pool.get_new_blocks(3), "3 blocks requested, 2 free"),
         (lambda: pool.free_blocks([two, two]), "twice"),
         (lambda: pool.free_blocks([pool.blocks[4]]), "block 4 is freed, but no table holds it"),
-        (lambda: pool.cache_full_blocks([one], NAMES, 0, 1), "block 1 has a key already"),
+        (lambda: pool.cache_full_blocks([one], NAMES, 0, 1), "block 1 has a block hash already"),
         (lambda: pool.evict_blocks([7]), "there is no block 7; ids go from 0 to 4"),
     ]
     for call, words in calls:

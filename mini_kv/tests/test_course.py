@@ -206,7 +206,7 @@ def test_without_an_address_the_publishing_workflow_builds_and_publishes_nothing
     after = workflow.partition("id: course")[2]
     steps = re.findall(r"^      - (.*)(?:\n +(.*))?", after, re.MULTILINE)
     built = [step for step in steps if "deployment" not in step[0]]
-    assert [condition for condition, _ in built] == ["if: steps.course.outputs.has_address"] * 3
+    assert [condition for condition, _ in built] == ["if: steps.course.outputs.has_address"] * 2
     assert built[0][1].startswith("run: make book-whole")
     assert "needs: build\n    if: needs.build.outputs.has_address\n" in after
 

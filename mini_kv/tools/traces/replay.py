@@ -70,7 +70,7 @@ class ReplayReport:
     distinct_blocks: int
     """Different full blocks of the trace: a cache must hold all of these to evict none."""
     evictions: int
-    """Times that a block lost its key because its memory was needed."""
+    """Times that a block lost its hash because its memory was needed."""
     peak_held_blocks: int
     """Largest number of blocks that requests held at once."""
     seconds: float
@@ -151,8 +151,8 @@ def replay(
             on_progress(index + 1)
 
     hit_blocks = kv.prefix_cache_stats.hits // block_size
-    # Each full block that was not a hit was given a key. Nothing but eviction takes keys here, so those that
-    # are gone were evicted. Blocks are counted, not keys: one key may be on two blocks.
+    # Each full block that was not a hit was given a hash. Nothing but eviction takes hashes here, so those that
+    # are gone were evicted. Blocks are counted, not hashes: two blocks may have the same one.
     num_published = full_blocks - hit_blocks
     num_left = sum(block.block_hash is not None for block in kv.block_pool.blocks)
     return ReplayReport(
@@ -178,7 +178,7 @@ def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
     """Return a pool size with which nothing is evicted: the null block and one for each block of each prompt.
 
     It is more than needed, because requests share blocks. It is enough for any sharing and any concurrency: new
-    blocks are taken from the front of the free queue, and never-used blocks are before all blocks with a key.
+    blocks are taken from the front of the free queue, and never-used blocks are before all blocks with a hash.
     """
     return 1 + sum(entry.num_blocks for entry in trace)
 
