@@ -71,7 +71,7 @@ class Scheduler:
         self._unknown_to_worker: set[str] = set()
         """Forked requests that no step has sent to the worker yet."""
         self._is_torn = False
-        """Whether a call is changing the state. If the next call finds it set, the call before was interrupted."""
+        """Set by `_changing`. If the next call finds it set, the call before was interrupted."""
         self.need_mamba_block_aligned_split = (
             kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
         )
@@ -103,10 +103,9 @@ class Scheduler:
         self._recover_if_torn()
         scheduler_checks.check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
         self._note_limits(request, max_tokens, frozenset(stop_token_ids), priority)
-        self._is_torn = True
-        self.waiting.add_request(request)
-        self.requests[request.request_id] = request
-        self._is_torn = False
+        with self._changing():
+            self.waiting.add_request(request)
+            self.requests[request.request_id] = request
 
     def _note_limits(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
         """Set a new request's arrival number, its limits, and its priority."""
@@ -124,14 +123,13 @@ class Scheduler:
         """
         self._recover_if_torn()
         found = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]
-        self._is_torn = True
-        for request in found:
-            if request.status is RequestStatus.RUNNING:
-                self._take_blocks(request)
-            else:
-                self.waiting.remove_request(request)
-            self._finish(request, RequestStatus.FINISHED_ABORTED)
-        self._is_torn = False
+        with self._changing():
+            for request in found:
+                if request.status is RequestStatus.RUNNING:
+                    self._take_blocks(request)
+                else:
+                    self.waiting.remove_request(request)
+                self._finish(request, RequestStatus.FINISHED_ABORTED)
 
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
         """Start a new request from the tokens and blocks of a running one. Return whether there was room.
@@ -150,14 +148,13 @@ class Scheduler:
         # The manager checks this as well, but by then a refusal would look like an interrupt.
         check_fork(self.kv_cache_manager.coordinator, self.kv_cache_manager.requests, parent, child)
         self._note_limits(child, max_tokens, parent.stop_token_ids, parent.priority)
-        self._is_torn = True
-        self.kv_cache_manager.fork(parent, child)
-        child.num_computed_tokens = parent.num_computed_tokens
-        child.status = RequestStatus.RUNNING
-        self.running.append(child)
-        self._unknown_to_worker.add(child.request_id)
-        self.requests[child.request_id] = child
-        self._is_torn = False
+        with self._changing():
+            self.kv_cache_manager.fork(parent, child)
+            child.num_computed_tokens = parent.num_computed_tokens
+            child.status = RequestStatus.RUNNING
+            self.running.append(child)
+            self._unknown_to_worker.add(child.request_id)
+            self.requests[child.request_id] = child
         return True
 
     @property
@@ -176,19 +173,18 @@ class Scheduler:
         self._recover_if_torn()
         if self.step is not None:
             raise SchedulerError("a step is under way: bring its results to update_from_output, or abandon_step")
-        self._is_torn = True
-        self.step = step = Step(self.config.max_num_batched_tokens)
-        if len(self.requests) > 1:  # a request by itself takes the step from no other
-            step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
-        num_preemptions = self.num_preemptions
-        self._schedule_running(step)
-        if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
-            self._schedule_waiting(step)
-            scheduler_checks.check_progress(self.waiting, self.running)
-        step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
-        step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
-        step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
-        self._is_torn = False
+        with self._changing():
+            self.step = step = Step(self.config.max_num_batched_tokens)
+            if len(self.requests) > 1:  # a request by itself takes the step from no other
+                step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
+            num_preemptions = self.num_preemptions
+            self._schedule_running(step)
+            if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
+                self._schedule_waiting(step)
+                scheduler_checks.check_progress(self.waiting, self.running)
+            step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
+            step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
+            step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
         return step.output
 
     def update_from_output(
@@ -208,21 +204,20 @@ class Scheduler:
         step = scheduler_checks.check_is_under_way(self.step, scheduler_output)
         requests = scheduler_checks.checked_results(step, sampled_token_ids)
         step.before_results = [(request, request.num_tokens, len(request.block_hashes)) for request in requests]
-        self._is_torn = True
-        self.kv_cache_manager.finish_kv_cache_block_copies()
-        outputs = []
         num_scheduled_tokens, all_drafts = step.output.num_scheduled_tokens, step.output.scheduled_spec_decode_tokens
-        for request in requests:
-            request_id = request.request_id
-            request.num_computed_tokens += num_scheduled_tokens[request_id]
-            sampled = sampled_token_ids.get(request_id)
-            if sampled:
-                drafts = all_drafts.get(request_id)
-                if drafts is not None:  # slots of wrong ones are written again, with what should have stood there
-                    request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
-                outputs.append(self._append_output(request, sampled, drafts is not None))
-        self.kv_cache_manager.confirm_promises()
-        self.step, self._is_torn = None, False
+        with self._changing(ends_step=True):
+            self.kv_cache_manager.finish_kv_cache_block_copies()
+            outputs = []
+            for request in requests:
+                request_id = request.request_id
+                request.num_computed_tokens += num_scheduled_tokens[request_id]
+                sampled = sampled_token_ids.get(request_id)
+                if sampled:
+                    drafts = all_drafts.get(request_id)
+                    if drafts is not None:  # slots of wrong ones are written again, with what should have stood there
+                        request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
+                    outputs.append(self._append_output(request, sampled, drafts is not None))
+            self.kv_cache_manager.confirm_promises()
         return outputs
 
     def abandon_step(self) -> None:
@@ -236,16 +231,15 @@ class Scheduler:
         step = self.step
         if step is None:
             return
-        self._is_torn = True
-        self._finished_req_ids[:0] = step.output.finished_req_ids
-        self._preempted_req_ids[:0] = step.output.preempted_req_ids
-        self.step = None
-        self.kv_cache_manager.withdraw_all_promises()
-        self.kv_cache_manager.finish_kv_cache_block_copies()
-        for request in reversed(list(self.running)):
-            if request.request_id in step.requests:
-                self._preempt_request(request)
-        self._is_torn = False
+        with self._changing():
+            self._finished_req_ids[:0] = step.output.finished_req_ids
+            self._preempted_req_ids[:0] = step.output.preempted_req_ids
+            self.step = None
+            self.kv_cache_manager.withdraw_all_promises()
+            self.kv_cache_manager.finish_kv_cache_block_copies()
+            for request in reversed(list(self.running)):
+                if request.request_id in step.requests:
+                    self._preempt_request(request)
 
     def recover(self) -> None:
         """Start again after an interrupted call: all unfinished requests wait, with nothing computed or cached.
@@ -273,6 +267,10 @@ class Scheduler:
     def _recover_if_torn(self) -> None:
         if self._is_torn:
             self.recover()
+
+    def _changing(self, *, ends_step: bool = False) -> "_Changing":
+        """Mark the state as torn within the block. `ends_step`: without an exception the step is over, too."""
+        return _Changing(self, ends_step)
 
     def update_draft_token_ids(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Propose tokens for a running request. The next step computes them all and keeps those that are right.
@@ -464,3 +462,21 @@ class Scheduler:
         request.status = status
         self._finished_req_ids.append(request.request_id)
         del self.requests[request.request_id]
+
+
+class _Changing:
+    """Marks the state as torn while a call changes it. Only an end without an exception removes the mark."""
+
+    __slots__ = ("ends_step", "scheduler")
+
+    def __init__(self, scheduler: Scheduler, ends_step: bool) -> None:
+        self.scheduler = scheduler
+        self.ends_step = ends_step
+
+    def __enter__(self) -> None:
+        self.scheduler._is_torn = True
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:  # at once, as a torn state without its step could not take back the step's tokens
+            step = None if self.ends_step else self.scheduler.step
+            self.scheduler.step, self.scheduler._is_torn = step, False
