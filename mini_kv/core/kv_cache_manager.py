@@ -221,9 +221,8 @@ class KVCacheManager:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
             RepeatedRequestError: another admitted request has this id.
         """
-        if self.quiet.covers(
-            request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
-        ):
+        new_tokens_only = new_computed_blocks is None and num_new_computed_tokens == num_lookahead_tokens == 0
+        if new_tokens_only and self.quiet.covers(request, num_new_tokens):
             return self.empty_kv_cache_blocks  # saves time only: the rest of this call would change nothing
 
         request_id = request.request_id

@@ -48,8 +48,8 @@ MUTANTS = (
         "        self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)\n",
         "",
     ),
-    Mutant("keyless blocks to the back", POOL, "queue.prepend_n(without_key)", "queue.append_n(without_key)"),
-    Mutant("keyed blocks to the front", POOL, "queue.append_n(with_key)", "queue.prepend_n(with_key)"),
+    Mutant("keyless blocks to the back", POOL, "queue.prepend_n(without_hash)", "queue.append_n(without_hash)"),
+    Mutant("keyed blocks to the front", POOL, "queue.append_n(with_hash)", "queue.prepend_n(with_hash)"),
     Mutant(
         "eviction pops the oldest duplicate", POOL, "found.pop(block_id, None)", "found.pop(next(iter(found)), None)"
     ),
