@@ -161,7 +161,7 @@ sentences:
 
 upstream: $(VENV)/.ready
 	@[ -n "$(VERSION)" ] || { echo "make upstream VERSION=0.32.0: which version of vLLM?" >&2; exit 1; }
-	@$(BIN)/python -m mini_kv.tests.golden.upstream "$(VERSION)"
+	@$(BIN)/python -m mini_kv.dev.recorders.upstream "$(VERSION)"
 
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.

@@ -15,8 +15,8 @@ from typing import Any
 
 from mini_kv.course.verify import manager, scheduler
 from mini_kv.course.verify.report import BY_BLOCK, LABELS
-from mini_kv.tests.golden.compare_calls import Difference, differences, differing_plans, with_changes
-from mini_kv.tests.golden.planning import PLANNING
+from mini_kv.dev.recorders.compare_calls import Difference, differences, differing_plans, with_changes
+from mini_kv.dev.recorders.planning import PLANNING
 
 CHANGES = Path(__file__).parents[1] / "data" / "upstream.json"
 RECORDINGS = {"manager": manager.RECORDING, "scheduler": scheduler.RECORDING, "planning": PLANNING}

@@ -10,5 +10,5 @@ to the first token, computed or reloaded), `draft_acceptance` (the share of righ
 The README says which figure of the book each part makes.
 
 `training` made the small models of the engine. `finale_detection` counts which wrong versions of the labs the checks of
-the finale detect.
+the finale detect. `recorders` record vLLM's answers.
 """

@@ -20,7 +20,7 @@ from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.tools.planning.flags import Flags
 from mini_kv.tools.planning.models import load_model
 
-PUBLIC = json.loads(Path(__file__).with_name("public_configs.json").read_text(encoding="utf-8"))
+PUBLIC = json.loads((Path(__file__).parents[1] / "dev/recorders/public_configs.json").read_text(encoding="utf-8"))
 """Published shapes, each with the layers that the model's own card or code has."""
 KDA = {"num_heads": 8, "head_dim": 16, "short_conv_kernel_size": 4, "kda_layers": [1, 2, 4], "full_attn_layers": [3]}
 """Kimi's fields about layers, but for the latent vectors."""

@@ -1,6 +1,6 @@
 """mini_kv against vLLM 0.33: the recorded scenarios played again, every call's whole state compared.
 
-How the recording is made: golden/record.py. What differs on purpose: verify/deviations.py.
+How the recording is made: dev/recorders/record.py. What differs on purpose: course/verify/deviations.py.
 """
 
 import json
@@ -14,10 +14,10 @@ from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.course.verify.deviations import DEVIATIONS, UPSTREAM, as_markdown
 from mini_kv.course.verify.language import Scenario, format_numbers, parse_numbers
 from mini_kv.course.verify.manager import LANGUAGE, RECORDING, Player, load_scenarios
+from mini_kv.dev.recorders import strict
+from mini_kv.dev.recorders.generate import generated, scenarios
+from mini_kv.dev.recorders.recording import as_json
 from mini_kv.story.debug import DebugKVCacheManager
-from mini_kv.tests.golden import strict
-from mini_kv.tests.golden.generate import generated, scenarios
-from mini_kv.tests.golden.recording import as_json
 
 SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
@@ -86,7 +86,7 @@ def test_the_ledger_holds_in_every_scenario(scenario: Scenario) -> None:
 def test_the_recording_is_of_these_scenarios() -> None:
     """Those in the files, and those that the generator makes again, call by call: else the recording is stale."""
     recorded = RECORDED["scenarios"]
-    assert list(recorded) == [scenario.name for scenario in scenarios()], "record again: golden/record.py"
+    assert list(recorded) == [scenario.name for scenario in scenarios()], "record again: dev/recorders/record.py"
     calls = [(scenario, recorded[scenario.name]["calls"]) for scenario in scenarios()]
     for scenario, changes in calls:
         assert [text for text, _ in changes] == [call.text for call in scenario.calls]
@@ -100,7 +100,7 @@ def test_random_scenarios_are_read_from_the_recording() -> None:
 def test_what_the_recording_says_of_itself() -> None:
     header = RECORDED["header"]
     assert header["vllm"] in UPSTREAM
-    assert header["command"] == "python -m mini_kv.tests.golden.record"
+    assert header["command"] == "python -m mini_kv.dev.recorders.record"
     assert header["scenarios"] == len(SCENARIOS) >= 40
     assert header["calls"] == sum(len(scenario.calls) for scenario in SCENARIOS)
 

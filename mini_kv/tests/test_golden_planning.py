@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups, with_cache_dtype
-from mini_kv.tests.golden.planning import PLANNING, our_plan, planning_rows
+from mini_kv.dev.recorders.planning import PLANNING, our_plan, planning_rows
 from mini_kv.tools.planning.models import load_model
 
 RECORDED = json.loads(PLANNING.read_text(encoding="utf-8"))

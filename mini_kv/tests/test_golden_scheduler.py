@@ -1,6 +1,6 @@
 """mini_kv's scheduler against that of vLLM 0.33: the recorded scenarios played again, every call's state compared.
 
-How the recording is made: golden/record_scheduler.py. What differs on purpose: verify/deviations.py.
+How the recording is made: dev/recorders/record_scheduler.py. What differs on purpose: course/verify/deviations.py.
 """
 
 import json
@@ -22,10 +22,10 @@ from mini_kv.course.verify.scheduler import (
     load_scenarios,
     model_tokens,
 )
+from mini_kv.dev.recorders.generate_scheduler import generated, scenarios
+from mini_kv.dev.recorders.recording import as_json
+from mini_kv.dev.recorders.strict import differences
 from mini_kv.story.debug import DebugKVCacheManager
-from mini_kv.tests.golden.generate_scheduler import generated, scenarios
-from mini_kv.tests.golden.recording import as_json
-from mini_kv.tests.golden.strict import differences
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = load_scenarios()
@@ -65,7 +65,7 @@ def test_the_ledger_holds_in_every_scenario() -> None:
 def test_the_recording_is_of_these_scenarios() -> None:
     """Those in the file, and those that the generator makes again, call by call: else the recording is stale."""
     recorded = RECORDED["scenarios"]
-    assert list(recorded) == [scenario.name for scenario in scenarios()], "record again: golden/record_scheduler.py"
+    assert list(recorded) == [scenario.name for scenario in scenarios()], "record again: record_scheduler.py"
     calls = [(scenario, recorded[scenario.name]["calls"]) for scenario in scenarios()]
     for scenario, changes in calls:
         assert [text for text, _ in changes] == [call.text for call in scenario.calls]
@@ -79,7 +79,7 @@ def test_random_scenarios_are_read_from_the_recording() -> None:
 def test_what_the_recording_says_of_itself() -> None:
     header = RECORDED["header"]
     assert header["vllm"] in UPSTREAM
-    assert header["command"] == "python -m mini_kv.tests.golden.record_scheduler"
+    assert header["command"] == "python -m mini_kv.dev.recorders.record_scheduler"
     assert header["scenarios"] == len(SCENARIOS) >= 60
     assert header["calls"] == sum(len(scenario.calls) for scenario in SCENARIOS)
 

@@ -16,8 +16,8 @@ from mini_kv_book.upstream import files_with, recording
 from mini_kv.course.verify import manager
 from mini_kv.course.verify.adapter import NotBuiltError
 from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
-from mini_kv.tests.golden import compare_names, upstream, versions
-from mini_kv.tests.golden.compare_calls import changed_calls, differences, with_changes
+from mini_kv.dev.recorders import compare_names, upstream, versions
+from mini_kv.dev.recorders.compare_calls import changed_calls, differences, with_changes
 
 HELD = {
     "two requests": {
@@ -144,12 +144,12 @@ def test_names_that_moved_are_gone_or_new_are_found_where_they_are_used(tmp_path
 
 def test_a_recorder_may_use_a_member_without_its_class() -> None:
     files = {
-        "mini_kv/tests/golden/record.py": "pool.touch(blocks)",
+        "mini_kv/dev/recorders/record.py": "pool.touch(blocks)",
         "book/docs/a.md": "a touch of class",
         "b.md": "Pool.touch",
     }
-    assert compare_names.users("Pool.touch", files) == ["mini_kv/tests/golden/record.py", "b.md"]
-    assert compare_names.users("Pool.__init__", {"mini_kv/tests/golden/record.py": "other.__init__()"}) == []
+    assert compare_names.users("Pool.touch", files) == ["mini_kv/dev/recorders/record.py", "b.md"]
+    assert compare_names.users("Pool.__init__", {"mini_kv/dev/recorders/record.py": "other.__init__()"}) == []
 
 
 def test_another_default_a_new_setting_and_a_setting_that_is_gone_are_found(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.tests.golden.planning import planning_rows
+from mini_kv.dev.recorders.planning import planning_rows
 from mini_kv.tools.traces.commands.why_command import PAGE, more
 
 CONFIGS = {row["name"]: row["config"] for row in planning_rows()}

@@ -70,7 +70,7 @@ class Scheduler:
         self._preempted_req_ids: list[str] = []
         self._unknown_to_worker: set[str] = set()
         """Forked requests that no step has sent to the worker yet."""
-        self._is_torn = False
+        self.is_torn = False
         """Set by `_changing`. If the next call finds it set, the call before was interrupted."""
         self.need_mamba_block_aligned_split = (
             kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
@@ -262,10 +262,10 @@ class Scheduler:
         self._finished_req_ids = [request_id for request_id in ended if request_id not in self.requests]
         self._preempted_req_ids = [request.request_id for request in unfinished]
         self._unknown_to_worker = set()
-        self.step, self._is_torn = None, False
+        self.step, self.is_torn = None, False
 
     def _recover_if_torn(self) -> None:
-        if self._is_torn:
+        if self.is_torn:
             self.recover()
 
     def _changing(self, *, ends_step: bool = False) -> "_Changing":
@@ -474,9 +474,9 @@ class _Changing:
         self.ends_step = ends_step
 
     def __enter__(self) -> None:
-        self.scheduler._is_torn = True
+        self.scheduler.is_torn = True
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:  # at once, as a torn state without its step could not take back the step's tokens
             step = None if self.ends_step else self.scheduler.step
-            self.scheduler.step, self.scheduler._is_torn = step, False
+            self.scheduler.step, self.scheduler.is_torn = step, False

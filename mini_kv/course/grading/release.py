@@ -11,7 +11,7 @@ from mini_kv.course.grading.solution_leaks import Secrets, bare, secrets
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import all_labs
 
-LEFT_OUT = ("solutions", "book", ".ci", ".github", "mini_kv/tests")
+LEFT_OUT = ("solutions", "book", ".ci", ".github", "mini_kv/tests", "mini_kv/dev/recorders")
 """Folders for instructors and developers."""
 KEPT = (
     ".ci/alone.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.tests.golden.planning import planning_rows
+from mini_kv.dev.recorders.planning import planning_rows
 from mini_kv.tests.test_config_json import PUBLIC
 
 DOCS = Path(__file__).parents[3] / "book" / "docs"

@@ -18,7 +18,7 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from mini_kv.tests.golden.planning import planning_rows
+from mini_kv.dev.recorders.planning import planning_rows
 from mini_kv.tests.test_config_json import PUBLIC
 from mini_kv.tools.planning.config_file import FIELDS
 from mini_kv.tools.planning.config_json import read_config

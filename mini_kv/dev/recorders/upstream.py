@@ -18,9 +18,9 @@ from mini_kv_book import record_vllm
 from mini_kv_book import upstream as names_held
 
 from mini_kv.course.verify import manager, scheduler
-from mini_kv.tests.golden.compare_calls import changed_calls
-from mini_kv.tests.golden.compare_names import ROOT, changed_names, texts, users
-from mini_kv.tests.golden.planning import PLANNING
+from mini_kv.dev.recorders.compare_calls import changed_calls
+from mini_kv.dev.recorders.compare_names import ROOT, changed_names, texts, users
+from mini_kv.dev.recorders.planning import PLANNING
 
 FOLDER = Path(__file__).parent
 CHANGES = ROOT / "book" / "data" / "upstream.json"
@@ -69,7 +69,7 @@ def record(part: str, python: Path, folder: Path) -> tuple[dict[str, Any], str]:
     """Run a recorder and return what it recorded, and what it printed. Raises `RuntimeError` if it fails."""
     module, _ = RECORDERS[part]
     path = folder / f"{part}.json"
-    command = [str(python), "-m", f"mini_kv.tests.golden.{module}", str(path)]
+    command = [str(python), "-m", f"mini_kv.dev.recorders.{module}", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     (folder / f"{part}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:

@@ -24,7 +24,7 @@ MEMORY = 640 * 2**30
 
 def planning_rows() -> list[dict[str, Any]]:
     """Return each row with its name, its configuration, and the flags that vLLM was given."""
-    public = json.loads((FOLDER.parent / "public_configs.json").read_text(encoding="utf-8"))["everyday"]
+    public = json.loads((FOLDER / "public_configs.json").read_text(encoding="utf-8"))["everyday"]
     rows = public + json.loads((FOLDER / "planning-configs.json").read_text(encoding="utf-8"))
     configs = {row["name"]: row["config"] for row in rows if "config" in row}
     return [

@@ -3,7 +3,7 @@
 A tool for maintainers, never part of CI: see record.py for the environment; this one also needs what vLLM's model
 classes import: requirements-planning.txt. From the top folder:
 
-    /tmp/vllm-env/bin/python -m mini_kv.tests.golden.record_planning
+    /tmp/vllm-env/bin/python -m mini_kv.dev.recorders.record_planning
 
 vLLM builds each model's layers, picks their attention backends, aligns the blocks, groups the layers and divides the
 memory, with its own code. It needs no GPU for that, but it asks for one, and it imports compiled kernels. So this file
@@ -191,8 +191,8 @@ from vllm.v1.worker.workspace import (  # type: ignore[import-not-found, unused-
     init_workspace_manager,
 )
 
-from mini_kv.tests.golden.planning import MEMORY, PLANNING, planning_rows  # noqa: E402
-from mini_kv.tests.golden.versions import plan_cache  # noqa: E402
+from mini_kv.dev.recorders.planning import MEMORY, PLANNING, planning_rows  # noqa: E402
+from mini_kv.dev.recorders.versions import plan_cache  # noqa: E402
 
 MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)  # it would wait for the other cards
 registry._run_in_subprocess = lambda function: function()  # a new process would not be an H100

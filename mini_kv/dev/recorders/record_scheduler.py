@@ -2,7 +2,7 @@
 
 A tool for maintainers, as record.py is; the environment is the same, see there. From the top folder:
 
-    /tmp/vllm-env/bin/python -m mini_kv.tests.golden.record_scheduler
+    /tmp/vllm-env/bin/python -m mini_kv.dev.recorders.record_scheduler
 
 No model is loaded. `Scheduler`, `KVCacheManager`, `Request` and all configurations are vLLM's own but one: the model's
 configuration, which wants a checkpoint, has a stand-in that answers the few questions that a scheduler asks it.
@@ -36,11 +36,11 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 
 from mini_kv.course.verify import scheduler
 from mini_kv.course.verify.adapters.mini_kv_scheduler import LIMITS, SchedulerAdapter
-from mini_kv.tests.golden import generate_scheduler
-from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
-from mini_kv.tests.golden.versions import playable
+from mini_kv.dev.recorders import generate_scheduler
+from mini_kv.dev.recorders.record import block_sizes_of, cache_config_of, record, write
+from mini_kv.dev.recorders.versions import playable
 
-COMMAND = "python -m mini_kv.tests.golden.record_scheduler"
+COMMAND = "python -m mini_kv.dev.recorders.record_scheduler"
 
 
 def vllm_config_of(settings: dict[str, Any]) -> Any:

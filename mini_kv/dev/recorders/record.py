@@ -5,8 +5,8 @@ A tool for maintainers, never part of CI: it needs vLLM, mini_kv's tests need on
     python3 -m venv /tmp/vllm-env
     /tmp/vllm-env/bin/pip install --no-deps vllm==0.33.0
     /tmp/vllm-env/bin/pip install torch==2.13.0      # Linux: add --index-url https://download.pytorch.org/whl/cpu
-    /tmp/vllm-env/bin/pip install --no-deps -r mini_kv/tests/golden/requirements.txt
-    /tmp/vllm-env/bin/python -m mini_kv.tests.golden.record
+    /tmp/vllm-env/bin/pip install --no-deps -r mini_kv/dev/recorders/requirements.txt
+    /tmp/vllm-env/bin/python -m mini_kv.dev.recorders.record
 
 vLLM's own list of dependencies asks for CUDA packages that its bookkeeping never imports: hence `--no-deps` and the
 list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is needed; it takes about 20 seconds.
@@ -50,11 +50,11 @@ from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-fo
 from mini_kv.course.verify import manager
 from mini_kv.course.verify.language import Scenario, State
 from mini_kv.course.verify.vllm_names import ManagerWithVLLMNames
-from mini_kv.tests.golden import generate
-from mini_kv.tests.golden.recording import as_json
-from mini_kv.tests.golden.versions import options_of, playable
+from mini_kv.dev.recorders import generate
+from mini_kv.dev.recorders.recording import as_json
+from mini_kv.dev.recorders.versions import options_of, playable
 
-COMMAND = "python -m mini_kv.tests.golden.record"
+COMMAND = "python -m mini_kv.dev.recorders.record"
 
 
 def spec_of(group: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 ROOT = Path(__file__).parents[3]
-RECORDERS = ("mini_kv/tests/golden/record*.py", "mini_kv/tests/golden/versions.py")
+RECORDERS = ("mini_kv/dev/recorders/record*.py", "mini_kv/dev/recorders/versions.py")
 TEXTS = ("book/docs/**/*.md", "mini_kv/course/verify/*.py", "labs/*/README.md", "mini_kv/core/**/*.py", *RECORDERS)
 NOT_READ = ("book/docs/api/", "book/docs/labs/", "book/docs/reference/upstream.md")
 """Generated pages, and the page of these differences."""
@@ -33,7 +33,7 @@ def users(symbol: str, found_in: Mapping[str, str]) -> list[str]:
         name
         for name, text in found_in.items()
         if (wanted in text and word.search(text))
-        or ("." in wanted and name.startswith("mini_kv/tests/golden/") and member.search(text))
+        or ("." in wanted and name.startswith("mini_kv/dev/recorders/") and member.search(text))
     ]
 
 
