@@ -10,16 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from mini_kv.core.block import BlockHash
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.course.given.manager_under_test import prefill
 from mini_kv.story.metrics import MemoryUse, memory_over_time
 from mini_kv.story.recorder import Recorder
 from mini_kv.tools.traces.prompt_hashes import make_prompts
-from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
+from mini_kv.tools.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, read_trace
 from mini_kv.tools.traces.replay import ReplayReport, num_blocks_for_all, replay
-from mini_kv.tools.traces.runners import sequential
+from mini_kv.tools.traces.runners import Setup, full_attention, sequential
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +150,9 @@ def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency
 
 def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:
     """Return the number of tokens that each request shares with earlier ones: its hit in an unlimited pool."""
-    known: set[BlockHash] = set()
-    result = []
-    for entry, names in zip(trace, name_blocks(trace), strict=True):
-        num_shared = 0
-        # A name stands for all that comes before it, so the blocks in common come first and end for good.
-        while num_shared < len(names) and names[num_shared] in known:
-            num_shared += 1
-        result.append(min(num_shared, (entry.input_length - 1) // BLOCK_SIZE) * BLOCK_SIZE)
-        known.update(names)
-    return result
+    prompts = make_prompts(trace, BLOCK_SIZE)
+    kv = Setup(full_attention(BLOCK_SIZE)).make_manager(prompts)
+    return [hit or 0 for hit in sequential(kv, prompts)]
 
 
 def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:

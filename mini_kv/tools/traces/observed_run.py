@@ -21,6 +21,8 @@ from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.runners import Arrival, Clock, full_attention, scheduled
 
 SECONDS_PER_STEP = 0.02
+_MOST_STEPS = 100_000
+"""The run of a cache that is so faulty that it makes no progress ends here."""
 
 
 @dataclass
@@ -53,16 +55,14 @@ class Watched:
 def watch(
     trace: Sequence[TokenRequest],
     num_blocks: int,
-    block_size: int = 16,
+    block_size: int,
     *,
     limits: SchedulerConfig | None = None,
     parts: KVCacheParts | None = None,
-    most_steps: int = 100_000,
 ) -> Watched:
     """Serve the requests, prompts and answers, with a step every `SECONDS_PER_STEP`. Return counters and calls.
 
-    `most_steps` ends the run of a cache that is so faulty that it makes no progress. Raises `ConfigError` for a request
-    that is larger than the pool.
+    Raises `ConfigError` for a request that is larger than the pool.
     """
     recorder = Recorder(strict=False)
     parts = replace(parts or KVCacheParts(), new_block=recorder.new_block)
@@ -72,12 +72,11 @@ def watch(
     arrivals = []
     for number, entry in enumerate(trace):
         request = seen.kv.new_request(str(number), entry.token_ids, cache_salt=entry.cache_salt)
-        arrivals.append(Arrival(request, max(entry.output_length, 1)))
+        arrivals.append(Arrival(request, max(entry.output_length, 1), entry.timestamp / 1000 / SECONDS_PER_STEP))
         seen.requests.append(request)
-    clock = Clock([entry.timestamp / 1000 / SECONDS_PER_STEP for entry in trace])
-    steps = scheduled(seen.scheduler, arrivals, clock)
+    clock = Clock()
     try:
-        for _, output, results in islice(steps, most_steps):
+        for _, output, results in islice(scheduled(seen.scheduler, arrivals, clock), _MOST_STEPS):
             now = clock.now * SECONDS_PER_STEP
             seen.times += [now] * (len(seen.kv.spans) - len(seen.times))
             seen.seconds.append(now)

@@ -124,6 +124,8 @@ class Arrival(NamedTuple):
     request: Request
     max_tokens: int
     """Tokens of its answer, at least 1."""
+    step: float = 0
+    """The time of its arrival, counted in steps. Only a clock uses it."""
 
     def can_run(self, scheduler: Scheduler) -> bool:
         """Return whether the request can ever run. If not, the scheduler refuses it."""
@@ -136,8 +138,6 @@ class Arrival(NamedTuple):
 class Clock:
     """The time of a run, counted in steps."""
 
-    arrivals: Sequence[float]
-    """The time of each request's arrival, in steps."""
     now: int = 0
     """The number of the current step."""
 
@@ -162,8 +162,8 @@ def scheduled(
     Args:
         scheduler: one that the caller can inspect during the run. A traced manager in it records the run.
         arrivals: the requests, in order.
-        clock: the times of their arrival. Time without a request passes without a step. `None`: a request arrives as
-            soon as there are fewer unfinished ones than may run at once.
+        clock: lets each request arrive at its step. Time without a request passes without a step. `None`: a request
+            arrives as soon as there are fewer unfinished ones than may run at once.
         on_planned: called in each step between its plan and its results.
 
     Raises `ConfigError` when a request arrives that can never run.
@@ -177,15 +177,15 @@ def scheduled(
     def arrives(number: int) -> bool:
         if clock is None:
             return len(scheduler.requests) < scheduler.config.max_num_seqs
-        return clock.arrivals[number] <= clock.now
+        return arrivals[number].step <= clock.now
 
     num_arrived = 0
     while num_arrived < len(arrivals) or scheduler.has_unfinished_requests:
         if clock is not None and not scheduler.has_unfinished_requests:
-            clock.now = max(clock.now, math.ceil(clock.arrivals[num_arrived]))
+            clock.now = max(clock.now, math.ceil(arrivals[num_arrived].step))
         while num_arrived < len(arrivals) and arrives(num_arrived):
-            request, max_tokens = arrivals[num_arrived]
-            scheduler.add_request(request, max_tokens=max_tokens)
+            arrival = arrivals[num_arrived]
+            scheduler.add_request(arrival.request, max_tokens=arrival.max_tokens)
             num_arrived += 1
         computed = {request.request_id: request.num_computed_tokens for request in scheduler.running}
         yield ServedStep(computed, *run_step(scheduler, worker))

@@ -12,7 +12,7 @@ no model, and no other request finds an answer. Without a clock: `replay`.
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheConfig
@@ -93,16 +93,38 @@ def replay_with_clock(
     if ms_per_step < 1:
         raise ConfigError(f"ms_per_step is {ms_per_step}, it must be at least 1")
     started = time.perf_counter()
-    arrivals = arrival_times(trace, rate)
+    moments = arrival_times(trace, rate)
     if num_blocks is None:
         size = trace[0].block_size
         num_blocks = 1 + sum(-(-(entry.input_length + entry.output_length) // size) for entry in trace)
     if num_blocks > MAX_BLOCKS:
         raise ConfigError(f"num_blocks is {num_blocks}, it must be at most {MAX_BLOCKS:,} with a clock")
-    serving = _Serving(trace, num_blocks, config, strategy or Strategy(), parts)
-    serving.run([moment / ms_per_step for moment in arrivals], on_progress or (lambda done: None))
-    serving.report.seconds = time.perf_counter() - started
-    return serving.report
+    strategy = strategy or Strategy()
+    groups = full_attention(trace[0].block_size)
+    kv = KVCacheManager(KVCacheConfig(num_blocks, groups), watermark=strategy.watermark, parts=parts)
+    scheduler = Scheduler(kv, config, admission=strategy.admission)
+    requests = make_requests(make_prompts(trace, trace[0].block_size))
+    every = [
+        Arrival(request, max(entry.output_length, 1), moment / ms_per_step)
+        for request, entry, moment in zip(requests, trace, moments, strict=True)
+    ]
+    arrivals = [arrival for arrival in every if arrival.can_run(scheduler)]
+    clock = Clock()
+    report = ClockReport(num_blocks, len(arrivals), len(trace) - len(arrivals))
+    counter = _Counter(report, scheduler, clock, {one.request.request_id: one.step for one in arrivals})
+    num_ended = report.requests_refused
+    for step in scheduled(scheduler, arrivals, clock, counter.count):
+        report.tokens_given_up += sum(step.computed[request_id] for request_id in step.output.preempted_req_ids)
+        report.steps += 1
+        num_ended += sum(result.finish_reason is not None for result in step.results)
+        if on_progress is not None:
+            on_progress(num_ended)
+    report.prompt_tokens, report.hit_tokens = kv.prefix_cache_stats.queries, kv.prefix_cache_stats.hits
+    report.preemptions = scheduler.num_preemptions
+    report.mean_usage /= max(report.steps, 1)
+    report.mean_wait /= max(report.requests, 1)
+    report.seconds = time.perf_counter() - started
+    return report
 
 
 def arrival_times(trace: Sequence[TraceRequest], rate: float | None = None) -> list[float]:
@@ -136,63 +158,30 @@ def compare_strategies(
     }
 
 
-class _Serving:
-    """A running scheduler, and the counts of its run."""
+@dataclass
+class _Counter:
+    """Counts the waits, the blocks and the tokens of each step. The report's means are sums until the end."""
 
-    def __init__(
-        self,
-        trace: Sequence[TraceRequest],
-        num_blocks: int,
-        config: SchedulerConfig | None,
-        strategy: Strategy,
-        parts: KVCacheParts | None,
-    ) -> None:
-        self.trace = trace
-        groups = full_attention(trace[0].block_size)
-        self.kv = KVCacheManager(KVCacheConfig(num_blocks, groups), watermark=strategy.watermark, parts=parts)
-        self.scheduler = Scheduler(self.kv, config, admission=strategy.admission)
-        self.report = ClockReport(num_blocks)
-        self.clock = Clock([])
-        self.arrivals: dict[str, float] = {}
-        """The arrival of each request that has not been admitted, in steps."""
-        self.reached: dict[str, int] = {}
-        """The most tokens of each request that have been computed at any time."""
+    report: ClockReport
+    scheduler: Scheduler
+    clock: Clock
+    waiting: dict[str, float]
+    """The arrival of each request that has not been admitted, in steps."""
+    reached: dict[str, int] = field(default_factory=dict)
+    """The most tokens of each request that have been computed at any time."""
 
-    def run(self, arrivals: Sequence[float], on_progress: Callable[[int], None]) -> None:
-        """Serve all requests that fit into the pool. `arrivals` are in steps."""
-        report = self.report
-        requests = make_requests(make_prompts(self.trace, self.trace[0].block_size))
-        answers = [max(entry.output_length, 1) for entry in self.trace]
-        every = zip(map(Arrival, requests, answers), arrivals, strict=True)
-        fitting = [(one, moment) for one, moment in every if one.can_run(self.scheduler)]
-        self.clock.arrivals = [moment for _, moment in fitting]
-        self.arrivals = {one.request.request_id: moment for one, moment in fitting}
-        report.requests = len(fitting)
-        report.requests_refused = len(self.trace) - len(fitting)
-        num_ended = report.requests_refused
-        on_planned = self._count
-        for step in scheduled(self.scheduler, [one for one, _ in fitting], self.clock, on_planned):
-            report.tokens_given_up += sum(step.computed[request_id] for request_id in step.output.preempted_req_ids)
-            report.steps += 1
-            num_ended += sum(result.finish_reason is not None for result in step.results)
-            on_progress(num_ended)
-        stats = self.kv.prefix_cache_stats
-        report.prompt_tokens, report.hit_tokens = stats.queries, stats.hits
-        report.preemptions = self.scheduler.num_preemptions
-        report.mean_usage /= max(report.steps, 1)
-        report.mean_wait /= max(report.requests, 1)
-
-    def _count(self, output: SchedulerOutput) -> None:
-        """Count the waits, the blocks and the tokens of a step that is planned. The means are sums until the end."""
-        report, pool = self.report, self.kv.block_pool
+    def count(self, output: SchedulerOutput) -> None:
+        """Count a step that is planned."""
+        report, kv = self.report, self.scheduler.kv_cache_manager
         for data in output.scheduled_new_reqs:
-            if data.request_id in self.arrivals:  # if not, it comes back after a preemption
-                wait = self.clock.now - math.ceil(self.arrivals.pop(data.request_id))
+            if data.request_id in self.waiting:  # if not, it comes back after a preemption
+                wait = self.clock.now - math.ceil(self.waiting.pop(data.request_id))
                 report.mean_wait += wait
                 report.longest_wait = max(report.longest_wait, wait)
-        report.mean_usage += self.kv.usage
+        report.mean_usage += kv.usage
+        held = len(kv.block_pool.blocks) - 1 - kv.block_pool.num_free_blocks
         report.peak_running = max(report.peak_running, len(self.scheduler.running))
-        report.peak_held_blocks = max(report.peak_held_blocks, len(pool.blocks) - 1 - pool.num_free_blocks)
+        report.peak_held_blocks = max(report.peak_held_blocks, held)
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             num_computed = self.scheduler.requests[request_id].num_computed_tokens
             end, reached = num_computed + num_tokens, self.reached.get(request_id, 0)

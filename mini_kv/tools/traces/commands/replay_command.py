@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
@@ -104,36 +105,24 @@ def _with_clock(
 ) -> dict[str, ClockReport]:
     """Replay the trace with a clock under each of these strategies, and return the reports by their names."""
     config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
-    clocked = _Clocked(trace, args.num_blocks, config, rate, args.ms_per_step, args.policy)
+    replay_under: Callable[..., ClockReport] = partial(
+        _replay_under,
+        num_blocks=args.num_blocks,
+        config=config,
+        rate=rate,
+        ms_per_step=args.ms_per_step,
+        policy=args.policy,
+    )
     if len(names) == 1:
-        return {names[0]: _replay_clocked(clocked, names[0], line.show)}
+        return {names[0]: replay_under(trace, names[0], on_progress=line.show)}
     line.total = len(names)
-    found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=line.show)
+    found = run_cells(replay_under, trace, names, jobs=args.jobs, dask=args.dask, on_progress=line.show)
     return dict(zip(names, found, strict=True))
 
 
-class _Clocked(NamedTuple):
-    """The arguments that all replays with a clock share."""
-
-    trace: Sequence[TraceRequest]
-    num_blocks: int | None
-    config: SchedulerConfig
-    rate: float | None
-    ms_per_step: int
-    policy: str
-
-
-def _replay_clocked(clocked: _Clocked, strategy: str, on_progress: Callable[[int], None] | None = None) -> ClockReport:
-    return replay_with_clock(
-        clocked.trace,
-        clocked.num_blocks,
-        clocked.config,
-        strategy=find_strategy(strategy),
-        rate=clocked.rate,
-        ms_per_step=clocked.ms_per_step,
-        parts=parts_of(find_policy(clocked.policy)),
-        on_progress=on_progress,
-    )
+def _replay_under(trace: Sequence[TraceRequest], strategy: str, *, policy: str, **options: Any) -> ClockReport:
+    parts = parts_of(find_policy(policy))
+    return replay_with_clock(trace, strategy=find_strategy(strategy), parts=parts, **options)
 
 
 def _clock_lines(

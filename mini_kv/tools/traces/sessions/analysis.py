@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.tools.traces.causes import Cause, find_causes
 from mini_kv.tools.traces.prompt_hashes import make_prompts
-from mini_kv.tools.traces.runners import Setup
+from mini_kv.tools.traces.runners import Setup, full_attention
 from mini_kv.tools.traces.sessions.blocks import as_trace, blocks_needed
 from mini_kv.tools.traces.sessions.breaks import FROM_COUNTS, Break, find_break
 from mini_kv.tools.traces.sessions.hosted import Prediction, predict
@@ -132,7 +131,7 @@ def analyse(
         session = replace(session, turns=[replace(turn, ttl=ttl) for turn in session.turns])
     layouts = lay_out(session, weigh)
     trace = as_trace(session, layouts, block_size)
-    setup = Setup((KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),), num_blocks)
+    setup = Setup(full_attention(block_size), num_blocks)
     prompts = make_prompts(trace, block_size)
     read = [turn.num_cached for turn in session.turns]
     waterfall = make_waterfall(trace, prompts, setup, observed=read if num_blocks is None else None)
