@@ -26,7 +26,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book"))
 
-from mini_kv_book.counting import code_lines, span  # noqa: E402
+from mini_kv_book.source_text import code_lines, span  # noqa: E402
 
 DISCOURAGED = (
     *("known", "named", "nameless", "remembered", "forgotten", "written", "filled", "is no", "is none"),

@@ -1,4 +1,7 @@
-"""The Markdown extension of the book: includes, badges, strips, links, formulas, and the figure's script."""
+"""The Markdown extension of the book: includes, tables, badges, strips, links, formulas, and the figure's script.
+
+`Drawings` is the extension of mkdocstrings that keeps the columns of drawings in docstrings.
+"""
 
 import os
 import posixpath
@@ -8,6 +11,8 @@ from functools import cache
 from typing import Any
 from xml.etree import ElementTree
 
+import griffe
+from latex2mathml.converter import convert_to_element
 from markdown import Extension, Markdown
 from markdown.inlinepatterns import InlineProcessor
 from markdown.preprocessors import Preprocessor
@@ -17,15 +22,30 @@ from mkdocs.exceptions import BuildError
 from mini_kv.course.lessons import instrument
 from mini_kv.story.figure import script
 from mini_kv_book.course import closed_sentence
+from mini_kv_book.curriculum import Lab, chapter, lab, labs_after, notebook_title, notebooks_after, text_of, title_of
 from mini_kv_book.elements import ASSETS, SCRIPTS, megabytes, runs_here
 from mini_kv_book.generate import publish, write_pages
 from mini_kv_book.lab_layout import CHALLENGE, arranged, nothing_to_install, section, variant, with_contract
 from mini_kv_book.links import RepositoryLinks
-from mini_kv_book.maths import MathML
-from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, page_of, said, where
-from mini_kv_book.strip import BADGES, Strip, badge
+from mini_kv_book.places import DOCS, ROOT, anchor_of, chinese_edition, language_of, page_of, said, where
+from mini_kv_book.source_text import with_drawings
+from mini_kv_book.tables import Tables
 
+_CHILDREN = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3}
 DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
+BADGES = {
+    "CPU-OK": "runs without a GPU, though you might expect that it needs one",
+    "PyTorch": "needs PyTorch; its build for CPUs is enough",
+    "Triton": "needs Triton, on Linux",
+    "GPU": "needs a GPU",
+}
+"""The possible requirements of a page. Most pages and labs need only Python, which has no badge."""
+IN_VLLM = re.compile(r"^## (Where (?:vLLM does|mini_kv and vLLM do) it)$", re.MULTILINE)
+TOLD = re.compile(r"\d+ minutes, difficulty \d of 5[.,]\s+(\w)")
+"""The beginning of a lab's README, for GitHub. On the page the strip replaces it."""
+
+Links = list[tuple[str, str]]
+"""Words, and the target of their link: a path in the repository, or a place on the page."""
 
 
 class Directives(Preprocessor):
@@ -130,6 +150,152 @@ def _title_of(page: str) -> str:
     return found[1] if found else page
 
 
+# The strip below the title of a chapter or lab ------------------------------------------------------------------------
+
+
+class Strip(Treeprocessor):
+    """Puts the strip on chapters and labs: its time, related pages, the place in vLLM.
+
+    It is made from `book/data/taught.toml`, the lab's own lab.toml, and the links at the chapter's end.
+    """
+
+    def run(self, root: ElementTree.Element) -> None:
+        """Put the strip below the first heading."""
+        folder, _, name = (page_of(self.md) or "").removesuffix(".md").rpartition("/")
+        if name == "index" or folder not in ("chapters", "labs") or closed_sentence(name):
+            return
+        heading = next(number for number, element in enumerate(root) if element.tag == "h1")
+        if folder == "labs":
+            shorten(next(p for p in root.iter("p") if TOLD.match(p.text or "")))
+        items = of_chapter(name) if folder == "chapters" else of_lab(lab(name))
+        # the search leaves it out: a chapter would be found by the names of its labs
+        strip = ElementTree.Element("ul", {"class": "kv-strip", "data-search-exclude": ""})
+        strip.extend(self.item(*each) for each in items)
+        root.insert(heading + 1, strip)
+
+    def item(self, words: str, links: Links) -> ElementTree.Element:
+        """Return an item of the list: a badge, or words and links."""
+        item = ElementTree.Element("li")
+        if words in BADGES:
+            item.append(badge(words))
+            return item
+        item.text = f"{words} " if words and links else words
+        for number, (text, target) in enumerate(links):
+            link = ElementTree.SubElement(item, "a", {"href": self.address(target)})
+            link.text = text
+            link.tail = ", " if number + 1 < len(links) else ""
+        return item
+
+    def address(self, target: str) -> str:
+        """Return the link for MkDocs."""
+        path, _, anchor = target.partition("#")
+        if not path:
+            return target
+        page = page_of(self.md) or ""
+        return RepositoryLinks(self.md).rewritten(path, "", page) + (f"#{anchor}" if anchor else "")
+
+
+def badge(name: str) -> ElementTree.Element:
+    """Return the HTML of `[CPU-OK]` and the other badges."""
+    element = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[name]})
+    element.text = name
+    return element
+
+
+def shorten(paragraph: ElementTree.Element) -> None:
+    """Remove the strip's data from a README's first paragraph, and mark the paragraph."""
+    paragraph.text = TOLD.sub(lambda found: found[1].upper(), paragraph.text or "", count=1)
+    paragraph.set("class", "kv-needs")
+
+
+def of_chapter(name: str) -> list[tuple[str, Links]]:
+    """Return the items of a chapter's strip, each with its links."""
+    about = chapter(name)
+    return [
+        (f"{about.minutes} minutes", []),
+        *((need, []) for need in about.needs),
+        *with_links("", [(name, f"labs/{name}/README.md") for name in labs_after(name)]),
+        *notebooks(name),
+        *in_vllm(name, ""),
+        *with_links("After", [page_about(other) for other in about.after]),
+    ]
+
+
+def of_lab(about: Lab) -> list[tuple[str, Links]]:
+    """Return the items of a lab's strip, each with its links."""
+    return [
+        (f"{about.minutes} minutes", []),
+        (f"Difficulty {about.difficulty} of 5", []),
+        *((need, []) for need in about.needs),
+        ("Chapter", [page_about(about.chapter)]),
+        *notebooks(about.chapter),
+        *in_vllm(about.chapter, chapter_file(about.chapter)),
+    ]
+
+
+def with_links(words: str, links: Links) -> list[tuple[str, Links]]:
+    """Return an item, or nothing without links."""
+    return [(words, links)] if links else []
+
+
+def notebooks(name: str) -> list[tuple[str, Links]]:
+    """Return the item of the notebooks that a chapter leads to."""
+    links = [(notebook_title(each), f"notebooks/{each}.ipynb") for each in notebooks_after(name)]
+    return with_links("Notebook" if len(links) == 1 else "Notebooks", links)
+
+
+def in_vllm(name: str, page: str) -> list[tuple[str, Links]]:
+    """Return the item that leads to a chapter's section on vLLM, from another page if `page` is its file."""
+    found = IN_VLLM.search(text_of(name))
+    return [("", [("Where vLLM does it", f"{page}#{anchor_of(found[1])}")])] if found else []
+
+
+def page_about(name: str) -> tuple[str, str]:
+    """Return a chapter's title and file."""
+    return title_of(name), chapter_file(name)
+
+
+def chapter_file(name: str) -> str:
+    """Return the path of a chapter's file in the repository."""
+    return f"book/docs/chapters/{name}.md"
+
+
+# Formulas and drawings ------------------------------------------------------------------------------------------------
+
+
+class MathML(Treeprocessor):
+    r"""Replaces the formulas marked by arithmatex, `\(...\)` and `\[...\]`, by MathML, which needs no script."""
+
+    def run(self, root: ElementTree.Element) -> None:
+        """Replace each formula in place."""
+        for element in list(root.iter()):
+            if "arithmatex" in element.get("class", "").split() and element.text:
+                formula = element.text.strip()[2:-2]
+                element.append(self.drawn(formula, "block" if element.tag == "div" else "inline"))
+                element.text = ""
+
+    def drawn(self, formula: str, display: str) -> ElementTree.Element:
+        """Return the formula as MathML. Raises `BuildError` for one that a browser could not draw."""
+        try:
+            math: ElementTree.Element = convert_to_element(formula, display=display)
+        except Exception as error:  # latex2mathml has no common base class for its errors
+            raise BuildError(f"{where(self.md, formula)}: {formula!r} is no formula: {error!r}") from error
+        for part in math.iter():  # what latex2mathml lets through
+            if (part.text or "").startswith("\\") or len(part) != _CHILDREN.get(part.tag, len(part)):
+                name = part.text or part.tag
+                raise BuildError(f"{where(self.md, formula)}: {formula!r} is no formula: see {name}")
+        return math
+
+
+class Drawings(griffe.Extension):
+    """Indents paragraphs of docstrings that are drawings, so that Markdown treats them as code on the API pages."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Indent the drawings in the docstring of one module, class or function."""
+        if obj.docstring:
+            obj.docstring.value = with_drawings(obj.docstring.value)
+
+
 _write_pages_once = cache(write_pages)
 
 
@@ -146,7 +312,8 @@ class BookExtension(Extension):
         publish(instrument.script(), DOCS / "assets" / "kv_instrument.js")
         for name in SCRIPTS:
             publish((ASSETS / name).read_text(encoding="utf-8"), DOCS / "assets" / name)
-        md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
+        md.preprocessors.register(Tables(md), "kv_tables", 30)  # before fences, 25, and directives
+        md.preprocessors.register(Directives(md), "kv_directives", 29)
         written = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
         md.inlinePatterns.register(Badge(written, md), "kv_badge", 195)  # before code, 190
         md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20

@@ -1,7 +1,7 @@
 """The fences of the chapters. A fence that fails stops the build, with file and line.
 
-Without PyTorch a page shows the stored results of its fences (`kept`). A fence without one is shown as code, with a
-warning.
+Without PyTorch a page shows the stored results of its fences (`fence_cache`). A fence without one is shown as code,
+with a warning.
 
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
@@ -39,9 +39,8 @@ from mini_kv.course.lessons.instrument import STYLE
 from mini_kv.story.figure import beside, fragment, story_data
 from mini_kv.story.scenario import ScenarioError, load_scenario
 from mini_kv.story.still import svg
-from mini_kv_book.kept import Cells, kept, result_of, uses_stored
+from mini_kv_book.fence_cache import Cells, kept, result_of, uses_stored
 from mini_kv_book.links import link_to
-from mini_kv_book.narrow import narrow
 from mini_kv_book.places import language_of, said, where
 from mini_kv_book.runs import (
     PREDICT,
@@ -53,6 +52,7 @@ from mini_kv_book.runs import (
     run_story,
     source_of,
 )
+from mini_kv_book.source_text import narrow
 
 _log = logging.getLogger("mini_kv_book")  # no child of MkDocs' logger, whose warnings stop a strict build
 _TO_BE_MADE = '<p class="admonition-title">Its output is made by <code>make book-whole</code></p>'

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mini_kv_book.kept import OUTPUTS, PACKAGES, Cells, digest_of, kept, result_of
+from mini_kv_book.fence_cache import OUTPUTS, PACKAGES, Cells, digest_of, kept, result_of
 from mini_kv_book.places import DOCS
 from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_python, run_story
 

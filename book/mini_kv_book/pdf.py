@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import sync_playwright
 
-from mini_kv_book.whole import NAME
+from mini_kv_book.publish import NAME
 
 PDF = "mini_kv.pdf"
 PLACE = "<!-- pdf -->"

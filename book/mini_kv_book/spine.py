@@ -5,7 +5,7 @@ import tomllib
 from functools import cache
 from typing import Any
 
-from mini_kv_book import counting
+from mini_kv_book import source_text
 from mini_kv_book.places import ROOT
 from mini_kv_book.runs import FenceError, source_of
 
@@ -22,7 +22,7 @@ def spine() -> dict[str, Any]:
 def code_lines() -> dict[str, int]:
     """Return the code lines of each file of the spine, in reading order."""
     sources = {name: (ROOT / "mini_kv" / name).read_text(encoding="utf-8") for name in spine()["files"]}
-    return {name: len(counting.code_lines(source)) for name, source in sources.items()}
+    return {name: len(source_text.code_lines(source)) for name, source in sources.items()}
 
 
 def _module_of(name: str) -> str:

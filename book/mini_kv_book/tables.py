@@ -8,19 +8,17 @@ page's own: in the contents, in the search, and checked like any other. The line
 
 import re
 from collections.abc import Callable
-from typing import Any
 
-from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.course.verify import deviations
-from mini_kv_book import course, elements, generate, kill_matrix, overview, recorded, spine, upgrade, upstream
+from mini_kv_book import course, curriculum, elements, generate, kill_matrix, recorded, spine, upgrade, upstream
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
-    "afternoon": overview.afternoon_as_markdown,
-    "chapters": overview.chapters_as_markdown,
+    "afternoon": curriculum.afternoon_as_markdown,
+    "chapters": curriculum.chapters_as_markdown,
     "conformance": recorded.conformance,
     "conformance-summary": recorded.conformance_summary,
     "course": course.dates,
@@ -30,7 +28,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "kernels": recorded.kernels,
     "kernels-measured": recorded.kernels_measured,
     "kills": kill_matrix.as_markdown,
-    "labs": overview.labs_as_markdown,
+    "labs": curriculum.labs_as_markdown,
     "league": recorded.league,
     "licences": recorded.licences,
     "names": upstream.names,
@@ -71,16 +69,3 @@ class Tables(Preprocessor):
             except (TypeError, ValueError, KeyError) as error:
                 raise BuildError(f"{where(self.md, line)}: {error}") from error
         return out
-
-
-class TablesExtension(Extension):
-    """The name for mkdocs.yml: `mini_kv_book.tables`."""
-
-    def extendMarkdown(self, md: Markdown) -> None:
-        """Register the preprocessor, before fences (25) are read."""
-        md.preprocessors.register(Tables(md), "kv_tables", 30)
-
-
-def makeExtension(**options: Any) -> TablesExtension:
-    """Return the extension: how Markdown finds it by the module's name."""
-    return TablesExtension(**options)

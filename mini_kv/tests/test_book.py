@@ -12,15 +12,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import generate, kept, leaks, outputs, places, runs, stills, taught
+from mini_kv_book import curriculum, fence_cache, generate, leaks, outputs, places, runs, stills
 from mini_kv_book.assets import plan_page, play_page
-from mini_kv_book.described import first_words
-from mini_kv_book.drawings import with_drawings
-from mini_kv_book.found import LEFT_OUT, marked
 from mini_kv_book.lab_layout import arranged, contract, section, with_contract
+from mini_kv_book.page_hooks import first_words, with_policy
 from mini_kv_book.places import DOCS, ROOT, line_of
-from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, run_story, source_of
+from mini_kv_book.search_terms import LEFT_OUT, marked
+from mini_kv_book.source_text import with_drawings
 
 import mini_kv
 from mini_kv.course.given.challenge import PUBLIC, draw
@@ -69,7 +68,7 @@ CHECKS = {
 }
 
 
-def wrong(fence: outputs.Fence, cells: kept.Cells) -> str:
+def wrong(fence: outputs.Fence, cells: fence_cache.Cells) -> str:
     """Show the fence as the build would, and keep the result for it. Return what is wrong with it, or nothing."""
     lang = "zh" if fence.where.startswith("book/docs/zh/") else "en"
     try:
@@ -77,12 +76,12 @@ def wrong(fence: outputs.Fence, cells: kept.Cells) -> str:
             case "kv-python" | "kv-chart" | "kv-instrument":
                 cells.result(outputs.CELLS[fence.kind], fence.body)
             case "kv-output" | "kv-planes":
-                kept.result_of(outputs.ALONE[fence.kind], fence.body.strip(), results=cells.results)
+                fence_cache.result_of(outputs.ALONE[fence.kind], fence.body.strip(), results=cells.results)
             case "kv-source":
                 source_of(fence.body)
             case "kv-story" | "kv-beside":
                 for line in fence.body.strip().splitlines():
-                    kept.result_of(run_story, line, lang, results=cells.results)
+                    fence_cache.result_of(run_story, line, lang, results=cells.results)
             case "kv-still":
                 return wrong_still(*fence.body.split())
             case "kv-lab" | "kv-puzzle":
@@ -115,12 +114,12 @@ def test_every_fence_of_a_page_can_be_shown(page):
     stale = []
 
     def result(key, compute):
-        found = kept.kept_or_stored(key, compute)
-        stored = kept.stored().get(kept.digest_of(key), found)
+        found = fence_cache.kept_or_stored(key, compute)
+        stored = fence_cache.stored().get(fence_cache.digest_of(key), found)
         stale.extend([] if outputs.same(stored, found) else [key])
         return found
 
-    cells = kept.Cells(result)  # which share their names, as in the build
+    cells = fence_cache.Cells(result)  # which share their names, as in the build
     found = outputs.fences(page, PAGES[page])
     assert [f"{fence.where}: {said}" for fence in found if (said := wrong(fence, cells))] == []
     assert stale == []
@@ -128,8 +127,8 @@ def test_every_fence_of_a_page_can_be_shown(page):
 
 def test_every_picture_in_the_lists_of_chapters_and_labs_can_be_drawn():
     chapters = [file.removesuffix(".md") for part in generate.chapters().values() for file in part]
-    of_chapters = {taught.chapter(name).picture for name in chapters}
-    of_labs = {taught.lab(name).picture for name in generate.labs()}
+    of_chapters = {curriculum.chapter(name).picture for name in chapters}
+    of_labs = {curriculum.lab(name).picture for name in generate.labs()}
     assert [picture for picture in of_chapters | of_labs if wrong_still(*picture.split())] == []
     assert len(of_chapters) == len(chapters)
 
@@ -504,8 +503,8 @@ def test_a_drawing_in_a_docstring_keeps_its_columns():
 class Builds:
     """Builds of one page of Python; `ran` lists the cells that the last one had to run."""
 
-    def __init__(self, folder, stamps=kept.stamps):
-        self.kept = kept.Kept(folder, stamps)
+    def __init__(self, folder, stamps=fence_cache.stamps):
+        self.kept = fence_cache.Kept(folder, stamps)
         self.ran: list[str] = []
 
     def run(self, body, names):
@@ -514,7 +513,7 @@ class Builds:
 
     def build(self, *bodies):
         self.ran.clear()
-        page = kept.Cells(self.kept)
+        page = fence_cache.Cells(self.kept)
         return [page.result(self.run, body)[1] for body in bodies]
 
 
@@ -570,5 +569,5 @@ def test_of_a_page_without_pytorch_only_the_commands_are_stored():
     page = "chapters/13-who-runs-next.md"
     [command] = [one.body.strip() for one in outputs.fences(page, PAGES[page]) if one.kind == "kv-output"]
     assert list(json.loads(outputs.file_of(page).read_text(encoding="utf-8"))) == [
-        kept.digest_of(["run_command", command])
+        fence_cache.digest_of(["run_command", command])
     ]

@@ -3,7 +3,7 @@
 import doctest
 
 import pytest
-from mini_kv_book import counting
+from mini_kv_book import source_text
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ from mini_kv_book import counting
     ],
 )
 def test_a_code_line_holds_code(source, lines):
-    assert len(counting.code_lines(source)) == lines
+    assert len(source_text.code_lines(source)) == lines
 
 
 def test_the_example_in_its_docstring():
-    assert doctest.testmod(counting).failed == 0
+    assert doctest.testmod(source_text).failed == 0

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mini_kv_book import generate, taught
-from mini_kv_book.narrow import narrow
+from mini_kv_book import curriculum, generate
 from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.source_text import narrow
 
 NUMBERED = re.compile(r"\bchapters?\s+\[?\d", re.IGNORECASE)
 PLACES = (
@@ -58,7 +58,7 @@ def test_the_navigation_has_every_chapter_once():
 @pytest.mark.slow
 def test_a_chapter_comes_after_those_that_stand_before_it():
     names = [name.removesuffix(".md") for name in order()]
-    needs = {name: taught.chapter(name).after for name in names}
+    needs = {name: curriculum.chapter(name).after for name in names}
     late = {name: [other for other in needs[name] if names.index(other) >= names.index(name)] for name in names}
     assert {name: others for name, others in late.items() if others} == {}
     assert [name for name in names if not needs[name]] == ["01-why-a-cache"]
@@ -66,8 +66,8 @@ def test_a_chapter_comes_after_those_that_stand_before_it():
 
 @pytest.mark.prose
 def test_each_chapter_and_lab_is_told_in_one_short_sentence():
-    says = {name: taught.chapter(name.removesuffix(".md")).says for name in order()}
-    says |= {name: taught.lab(name).says for name in generate.labs()}
+    says = {name: curriculum.chapter(name.removesuffix(".md")).says for name in order()}
+    says |= {name: curriculum.lab(name).says for name in generate.labs()}
     assert {name: said for name, said in says.items() if not re.fullmatch(r"[A-Zv][^.]{20,80}\.", said)} == {}
 
 

@@ -226,7 +226,7 @@ def write_site(tmp_path_factory: pytest.TempPathFactory) -> WriteSite:
     """
     why = "elements of the book's pages: the book's packages are missing; `make site` gets them"
     elements = pytest.importorskip("mini_kv_book.elements", reason=why)
-    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
+    with_policy = importlib.import_module("mini_kv_book.page_hooks").with_policy  # what the book's pages let run
 
     def write(title: str, **pages: str) -> Path:
         folder = tmp_path_factory.mktemp("site")

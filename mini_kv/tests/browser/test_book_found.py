@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from mini_kv_book.found import MENDED, marked, mended
+from mini_kv_book.curriculum import glossary, words
 from mini_kv_book.places import DOCS
-from mini_kv_book.taught import glossary, words
+from mini_kv_book.search_terms import MENDED, marked, mended
 
 from mini_kv.tests.browser.built_book import PREFIX, page_names
 

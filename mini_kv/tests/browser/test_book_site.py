@@ -224,7 +224,7 @@ def test_a_fence_that_cannot_be_shown_says_why(part, body, message, stopped):
     ("formula", "reason"), [("x_", "Missing"), (r"\frac{1}", "see mfrac"), (r"\twice{1}", r"see \twice")]
 )
 def test_a_formula_that_a_browser_could_not_draw_says_why(formula, reason, stopped):
-    why = stopped("maths:MathML", lambda MathML, md: MathML(md).drawn(formula, "inline"))
+    why = stopped("extension:MathML", lambda MathML, md: MathML(md).drawn(formula, "inline"))
     assert f"{formula!r} is no formula: {reason}" in why
 
 

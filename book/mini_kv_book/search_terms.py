@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mini_kv_book.taught import GLOSSARY, TERM, glossary, title_of, words
+from mini_kv_book.curriculum import GLOSSARY, TERM, glossary, title_of, words
 
 ENTRY = re.compile(TERM.pattern + r"(?:.+\n?(?:    .+\n?)*)", re.MULTILINE)
 HAN = re.compile(r"[\u4e00-\u9fff]+")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mini_kv_book.policy import with_policy
+from mini_kv_book.page_hooks import with_policy
 
 NAME = "whole.html"
 LEFT_OUT = ("api/", "teach/kill-matrix/", "play/", "puzzles/", "true-or-false/", "finale/", "session/", "fit/")
