@@ -10,7 +10,7 @@ Reading order:
 - `curriculum`: what each chapter and lab teaches, and the lists of them;
 - `tables`: tables from code and data: `recorded`, `upstream`, `kill_matrix`, `spine`;
 - `fence_cache`: results of fences, kept for the next build; `outputs`: those stored for a build without PyTorch;
-- `upstream`: vLLM's names and defaults beside ours; `record_vllm` wrote vLLM's down;
+- `upstream`: vLLM's names and defaults beside ours, which are recorded by `mini_kv.dev.recorders`;
 - `upgrade`: what another version of vLLM does differently;
 - `course`: the address and the labs, from `book/course.toml`;
 - `leaks`: a check that the site has no solution;

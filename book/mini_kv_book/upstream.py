@@ -5,7 +5,7 @@
     <!-- table serving memory -->       vLLM's settings of one group, described in `book/data/serving_options.toml`
     <!-- table source-lens events -->   links into vLLM's code for kinds of events; `causes`: for causes of lost hits
 
-The names and reasons are the engine's own. vLLM's names and defaults are recorded by `record_vllm`. Names that differ
+The names and reasons are the engine's own. vLLM's names and defaults are recorded by `record_names`. Names that differ
 are listed by hand.
 """
 
@@ -33,7 +33,7 @@ SERVING = RECORDING.with_name("serving_options.toml")
 
 @cache
 def recording() -> dict[str, Any]:
-    """Return the recording of `record_vllm`."""
+    """Return the recording of `record_names`."""
     recorded: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
     return recorded
 

@@ -5,7 +5,7 @@
     EVENTS[EdgeKind.EVICTED].here           # 'core.block_pool.BlockPool._maybe_evict_cached_block'
 
 The line numbers are recorded from vLLM's wheel, in `vllm_source.json`. The figure's script reads the same file. After a
-change of this table: `python -m mini_kv_book.record_vllm`.
+change of this table: `python -m mini_kv.dev.recorders.record_names`.
 """
 
 import json

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from mini_kv_book import kill_matrix, recorded, upstream
 from mini_kv_book.places import DOCS, ROOT
-from mini_kv_book.record_vllm import CONFIGS, LINES, record, record_lines
 from mini_kv_book.runs import run_python, source_of
 from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
 
@@ -24,6 +23,7 @@ from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.course.labkit.lab import Lab, all_labs
 from mini_kv.course.labkit.misconception import load_stored
 from mini_kv.course.verify.deviations import DEVIATIONS
+from mini_kv.dev.recorders.record_names import CONFIGS, LINES, record, record_lines
 from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.tests.test_labs_are_sound import run_audit
 
@@ -184,7 +184,7 @@ def installed_vllm() -> Path | None:
 if installed_vllm() is not None:  # else there is nothing to compare with, and no test that would pretend to
 
     def test_the_installed_vllm_is_what_was_recorded():
-        """If this fails: python -m mini_kv_book.record_vllm with the folder of the installed package."""
+        """If this fails: python -m mini_kv.dev.recorders.record_names with the folder of the installed package."""
         folder = installed_vllm()
         assert folder is not None
         assert record(folder) == RECORDING.read_text(encoding="utf-8")

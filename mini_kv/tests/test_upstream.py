@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from mini_kv_book import upgrade
 from mini_kv_book.places import DOCS
-from mini_kv_book.record_vllm import CONFIGS
-from mini_kv_book.record_vllm import record as record_names
 from mini_kv_book.upstream import files_with, recording
 
 from mini_kv.course.verify import manager
@@ -18,6 +16,8 @@ from mini_kv.course.verify.adapter import NotBuiltError
 from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.dev.recorders import compare_names, upstream, versions
 from mini_kv.dev.recorders.compare_calls import changed_calls, differences, with_changes
+from mini_kv.dev.recorders.record_names import CONFIGS
+from mini_kv.dev.recorders.record_names import record as record_names
 
 HELD = {
     "two requests": {

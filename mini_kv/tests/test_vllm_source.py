@@ -5,9 +5,9 @@ from functools import reduce
 from importlib import import_module, resources
 
 import pytest
-from mini_kv_book.record_vllm import LINES, record_lines
 from mini_kv_book.upstream import recording
 
+from mini_kv.dev.recorders.record_names import LINES, record_lines
 from mini_kv.story.edge import EdgeKind
 from mini_kv.story.vllm_source import CAUSES, EVENTS, Place, all_places, event_symbols
 from mini_kv.tools.traces.causes import CauseName
@@ -42,7 +42,7 @@ def test_a_link_opens_the_line_of_the_function_in_the_recorded_version():
 
 
 def test_the_recording_has_the_version_and_the_symbols_of_the_table():
-    """If this fails: python -m mini_kv_book.record_vllm with the folder of vLLM's unpacked wheel."""
+    """If this fails: python -m mini_kv.dev.recorders.record_names with the folder of vLLM's unpacked wheel."""
     recorded = json.loads(resources.files("mini_kv.story").joinpath("vllm_source.json").read_text(encoding="utf-8"))
     assert recorded["version"] == recording()["version"]
     assert recorded["events"] == event_symbols()

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mini_kv_book import record_vllm
 from mini_kv_book import upstream as names_held
 
 from mini_kv.course.verify import manager, scheduler
+from mini_kv.dev.recorders import record_names
 from mini_kv.dev.recorders.compare_calls import changed_calls
 from mini_kv.dev.recorders.compare_names import ROOT, changed_names, texts, users
 from mini_kv.dev.recorders.planning import PLANNING
@@ -111,7 +111,7 @@ def compare(version: str, held: str, folder: Path, python: Path) -> dict[str, An
             found[part] = {"failed": str(error)}
         print(f"{part}: {told(found[part])}, {time.monotonic() - start:.0f} s", flush=True)
     (package,) = (python.parents[1] / "lib").glob("*/site-packages/vllm")
-    names = {held: names_held.recording(), version: json.loads(record_vllm.record(package))}
+    names = {held: names_held.recording(), version: json.loads(record_names.record(package))}
     written = texts()
     found["names"] = changed_names(names[old], names[new], lambda symbol: users(symbol, written))
     return found

@@ -4,7 +4,7 @@ A tool for maintainers, never part of CI. It reads vLLM's source files and impor
 and vLLM needs no dependencies. From the top folder:
 
     pip download --no-deps vllm==0.33.0 -d /tmp/vllm && unzip -q /tmp/vllm/*.whl -d /tmp/vllm
-    PYTHONPATH=book python -m mini_kv_book.record_vllm /tmp/vllm/vllm
+    python -m mini_kv.dev.recorders.record_names /tmp/vllm/vllm
 
 Only names, the defaults of the settings, and the lines of a few functions are recorded: no text, no code. The lines are
 for the links of `mini_kv.story.vllm_source`, which are in a file beside it, since `mini_kv` reads nothing of the book.
@@ -20,8 +20,9 @@ from typing import Any
 
 from mini_kv.story.vllm_source import VERSION, all_places, event_symbols
 
-RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
-LINES = Path(__file__).parents[2] / "mini_kv" / "story" / "vllm_source.json"
+ROOT = Path(__file__).parents[3]
+RECORDING = ROOT / "book" / "data" / "vllm-0.33.json"
+LINES = ROOT / "mini_kv" / "story" / "vllm_source.json"
 
 MODULES = (
     "config/cache.py",
@@ -105,7 +106,7 @@ def record(root: Path) -> str:
     symbols = {file.relative_to(root).as_posix(): sorted(_names_in(file)) for file in files}
     recording = {
         "version": VERSION,
-        "command": "python -m mini_kv_book.record_vllm",
+        "command": "python -m mini_kv.dev.recorders.record_names",
         "sizes": {"v1/core": _size_of(root / "v1" / "core")},
         "symbols": symbols,
         "bases": {cls: bases for file in files for cls, bases in _bases_in(file).items()},
