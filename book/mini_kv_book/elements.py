@@ -32,7 +32,7 @@ from mini_kv.course.commands.puzzle_command import call_count, prompt_lines
 from mini_kv.course.labkit.lab import all_labs
 from mini_kv.course.lessons.play import Levers
 from mini_kv.course.lessons.predict import Question
-from mini_kv.course.verify.challenge import squares
+from mini_kv.course.verify.board import squares
 from mini_kv.course.verify.compare import CORE
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.story.figure import puzzle_data

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 
-from mini_kv.course.given.challenge import Variant, draw, in_variant
+from mini_kv.course.given.contract import Variant, draw, in_variant
 from mini_kv.course.labkit.lab import load_lab, place_of
 from mini_kv_book.course import course
 from mini_kv_book.places import ROOT, anchor_of

@@ -21,7 +21,7 @@ from typing import Any
 
 from mini_kv.course.verify import manager, scheduler
 from mini_kv.course.verify.deviations import UPSTREAM
-from mini_kv.course.verify.language import Scenario
+from mini_kv.course.verify.scenario_language import Scenario
 from mini_kv.tools.traces.league import BELADY
 from mini_kv_book.places import DOCS, ROOT
 

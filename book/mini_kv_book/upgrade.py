@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.course.verify import manager, scheduler
-from mini_kv.course.verify.report import BY_BLOCK, LABELS
+from mini_kv.course.verify.verdict_report import BY_BLOCK, LABELS
 from mini_kv.dev.recorders.compare_calls import Difference, differences, differing_plans, with_changes
 from mini_kv.dev.recorders.planning import PLANNING
 

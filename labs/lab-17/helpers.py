@@ -4,14 +4,14 @@ from itertools import chain
 from pathlib import Path
 
 from mini_kv.course import todo
-from mini_kv.course.given.challenge import draw
+from mini_kv.course.given.contract import draw
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.fixture import LabUnderTest
-from mini_kv.course.verify.challenge import is_green, squares, why_not_green
+from mini_kv.course.verify.board import is_green, squares, why_not_green
 from mini_kv.course.verify.compare import Outcome, Verdict, play
 from mini_kv.course.verify.diagnosis import sentence_of, state_before
 from mini_kv.course.verify.program import Called
-from mini_kv.course.verify.report import LABELS, known_fault
+from mini_kv.course.verify.verdict_report import LABELS, known_fault
 
 VARIANT = draw(load_course(Path(__file__).parents[2]).challenge)
 SQUARES = squares(VARIANT)

@@ -16,9 +16,9 @@ from string import Template
 from mini_kv.core.request import RequestStatus
 from mini_kv.story.frame import frames
 from mini_kv.story.language import fill, words
-from mini_kv.story.predict import Prediction
 from mini_kv.story.puzzle import PuzzlePlayer
 from mini_kv.story.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.story.step_questions import Prediction
 from mini_kv.story.still import MOST_BLOCKS, svg
 from mini_kv.story.story_json import Data, StoryWriter
 from mini_kv.story.traced_manager import Span

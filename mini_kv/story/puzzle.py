@@ -37,7 +37,6 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.token_ids import pack_token_ids
-from mini_kv.story.predict import Answer, measure_step
 from mini_kv.story.reason import reason, shortfall
 from mini_kv.story.scenario import (
     CALLS,
@@ -50,6 +49,7 @@ from mini_kv.story.scenario import (
     scenario_from,
     word_tokens,
 )
+from mini_kv.story.step_questions import Answer, measure_step
 
 
 @dataclass(frozen=True, slots=True)

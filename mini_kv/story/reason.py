@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from mini_kv.core.invariants import LEDGER
 from mini_kv.story.edge import EdgeKind
 from mini_kv.story.frame import Frame
-from mini_kv.story.predict import Answer, answer_text
 from mini_kv.story.scenario import PlayedStep
+from mini_kv.story.step_questions import Answer, answer_text
 from mini_kv.story.story_text import id_runs
 from mini_kv.story.traced_manager import Span
 

@@ -13,7 +13,7 @@ A scenario is a TOML file in `mini_kv/story/scenarios`:
     say = "..."                   # told with the step
     expect = ["lookup A: hit 0", "allocate A: allocated 1..8, cached 1..8"]
 
-    [step.predict]                # optional: what the reader is asked before the step; see events/predict.py
+    [step.predict]                # optional: what the reader is asked before the step; see step_questions.py
 
 A step may have `text = "..."` instead of tokens. Then each word is a token, equal words are equal tokens, and the
 figure shows the words on the blocks.
@@ -69,9 +69,9 @@ from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.messages import choices, shown
 from mini_kv.story.frame import Frame, frame_of
-from mini_kv.story.predict import Prediction, parse_prediction, right_choice
 from mini_kv.story.recorder import Recorder
 from mini_kv.story.step_loop import run_step, sample_ready
+from mini_kv.story.step_questions import Prediction, parse_prediction, right_choice
 from mini_kv.story.story_text import NOTHING_CHANGED, story
 from mini_kv.story.traced_manager import Span, TracedKVCacheManager
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from mini_kv.story.frame import frames
-from mini_kv.story.predict import Prediction
 from mini_kv.story.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.story.step_questions import Prediction
 from mini_kv.story.story_text import story_line
 from mini_kv.story.text import LEGEND, draw_state
 from mini_kv.story.traced_manager import Span

@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 from mini_kv.tools.traces.prefix_overlap import common_length
-from mini_kv.tools.traces.sessions.formats import example_path
+from mini_kv.tools.traces.sessions.session_formats import example_path
 
 HEAD = 3000
 """Tokens of the made-up system prompt and tools, which no file has."""

@@ -22,7 +22,7 @@ from mini_kv_book.search_terms import LEFT_OUT, marked
 from mini_kv_book.source_text import with_drawings
 
 import mini_kv
-from mini_kv.course.given.challenge import PUBLIC, draw
+from mini_kv.course.given.contract import PUBLIC, draw
 from mini_kv.course.grading.solution_leaks import bare, bodies
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.story.puzzle import puzzle_names

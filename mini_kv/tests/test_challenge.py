@@ -15,12 +15,12 @@ import pytest
 from inline_snapshot import snapshot
 
 from mini_kv.cli import main
-from mini_kv.course.given.challenge import PUBLIC, SENTENCES, Variant, draw, in_variant
+from mini_kv.course.given.contract import PUBLIC, SENTENCES, Variant, draw, in_variant
 from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
 from mini_kv.course.grading.copies import fresh_copy
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import load_lab
-from mini_kv.course.verify.challenge import badge, green_topics, sign, squares
+from mini_kv.course.verify.board import badge, green_topics, sign, squares
 from mini_kv.course.verify.compare import CORE, EXTRAS, Outcome, Verdict, play
 from mini_kv.course.verify.diagnosis import sentence_of, state_before
 from mini_kv.course.verify.likeness import FaultAdapter

@@ -12,8 +12,8 @@ import pytest
 from mini_kv.course.verify import scheduler
 from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.course.verify.deviations import DEVIATIONS, UPSTREAM, as_markdown
-from mini_kv.course.verify.language import Scenario, format_numbers, parse_numbers
 from mini_kv.course.verify.manager import LANGUAGE, RECORDING, Player, load_scenarios
+from mini_kv.course.verify.scenario_language import Scenario, format_numbers, parse_numbers
 from mini_kv.dev.recorders import strict
 from mini_kv.dev.recorders.generate import generated, scenarios
 from mini_kv.dev.recorders.recording import as_json

@@ -14,7 +14,7 @@ from mini_kv_book import recorded
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.course.verify.adapters.mini_kv_scheduler import SchedulerAdapter
 from mini_kv.course.verify.deviations import UPSTREAM
-from mini_kv.course.verify.language import Call, Scenario, State, parse_numbers
+from mini_kv.course.verify.scenario_language import Call, Scenario, State, parse_numbers
 from mini_kv.course.verify.scheduler import (
     LANGUAGE,
     RECORDING,

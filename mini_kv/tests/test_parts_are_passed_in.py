@@ -28,7 +28,7 @@ FILES_THAT_MUST = {
         "pytest has no other way to name a case of a parametrized test by its id alone",
     ),
     "mini_kv/course/given/kernels/compiled.py": (1, "a setting of triton that is a function: told of each launch"),
-    "mini_kv/dev/recorders/record_planning.py": (13, "vLLM that plans for a GPU, on a machine without one"),
+    "mini_kv/dev/recorders/record_planning.py": (15, "vLLM that plans for a GPU, on a machine without one"),
     "mini_kv/other_engines.py": (3, "another engine, written for a GPU, on a machine without one"),
     "mini_kv/dev/peers/nano_vllm.py": (1, "another engine, whose configuration would load its model's library"),
 }

@@ -4,9 +4,16 @@ import doctest
 
 import pytest
 
-from mini_kv.story import predict as predict_module
-from mini_kv.story.predict import MEASURES, OF_ONE_BLOCK, all_measures, measure_step, parse_prediction, right_choice
+from mini_kv.story import step_questions as predict_module
 from mini_kv.story.scenario import ScenarioError, ScenarioPlayer, load_scenario, parse_scenario, scenario_names
+from mini_kv.story.step_questions import (
+    MEASURES,
+    OF_ONE_BLOCK,
+    all_measures,
+    measure_step,
+    parse_prediction,
+    right_choice,
+)
 
 QUESTION = {"ask": "How many?", "measure": "new_blocks", "choice": [{"value": 1}, {"value": 8, "if_true": "so"}]}
 

@@ -9,7 +9,7 @@ import pytest
 
 from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker, Provider, RoughCounts
 from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
-from mini_kv.tools.traces.sessions.formats import read_session
+from mini_kv.tools.traces.sessions.session_formats import read_session
 
 Planted = Callable[[], Maker]
 

@@ -11,7 +11,7 @@ import pytest
 
 from mini_kv.tests.made_sessions import ClaudeCode, Codex, Maker
 from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
-from mini_kv.tools.traces.sessions.formats import example_path, read_session
+from mini_kv.tools.traces.sessions.session_formats import example_path, read_session
 
 LETTERS = 4
 """Letters of a token in the examples."""

@@ -15,7 +15,7 @@ from mini_kv.tools.traces.readers.mooncake import TraceError
 from mini_kv.tools.traces.runners import Setup, sequential
 from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
 from mini_kv.tools.traces.sessions.blocks import as_trace
-from mini_kv.tools.traces.sessions.formats import example_path, read_session, read_session_file
+from mini_kv.tools.traces.sessions.session_formats import example_path, read_session, read_session_file
 
 Row = tuple[int, int, int, int]
 

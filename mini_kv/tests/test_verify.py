@@ -34,7 +34,7 @@ from mini_kv.course.verify.compare import (
 )
 from mini_kv.course.verify.likeness import KNOWN_FAULTS, FaultAdapter, explained, faults_like
 from mini_kv.course.verify.program import RESULT_SHAPES, SHAPES, Piped, Program, ProgramError, check_reply
-from mini_kv.course.verify.report import place, report
+from mini_kv.course.verify.verdict_report import place, report
 from mini_kv.tests.test_driver_finds_mutants import AS_VLLM_DOES, MUTANTS, OUT_OF_REACH
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mini_kv.course.given.challenge import draw
+from mini_kv.course.given.contract import draw
 from mini_kv.course.labkit.course_settings import load_course
-from mini_kv.course.verify.challenge import sign, squares, why_not_green
+from mini_kv.course.verify.board import sign, squares, why_not_green
 from mini_kv.course.verify.compare import Outcome, Verdict, play
 from mini_kv.course.verify.diagnosis import sentence_of
 from mini_kv.course.verify.program import Called, Message, ProgramError
-from mini_kv.course.verify.report import NOTATION, difference, known_fault
+from mini_kv.course.verify.verdict_report import NOTATION, difference, known_fault
 
 VARIANT = draw(load_course(Path()).challenge)
 SQUARES = squares(VARIANT)

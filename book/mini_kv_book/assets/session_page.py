@@ -15,10 +15,10 @@ from mini_kv.tools.traces.prompt_hashes import make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest
 from mini_kv.tools.traces.sessions.analysis import BLOCK_SIZE, analyse
 from mini_kv.tools.traces.sessions.blocks import as_trace, crowd
-from mini_kv.tools.traces.sessions.formats import example_path, read_session
 from mini_kv.tools.traces.sessions.layout import lay_out
-from mini_kv.tools.traces.sessions.report import unseen
 from mini_kv.tools.traces.sessions.session import Session
+from mini_kv.tools.traces.sessions.session_formats import example_path, read_session
+from mini_kv.tools.traces.sessions.session_report import unseen
 
 NUM_SIZES = 24
 """Pool sizes of the curve."""

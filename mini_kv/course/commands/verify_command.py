@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.course.commands import write_file
-from mini_kv.course.given.challenge import PUBLIC, Variant, draw
+from mini_kv.course.given.contract import PUBLIC, Variant, draw
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import UnknownLabError, find_checkout
-from mini_kv.course.verify.challenge import badge, green_topics, squares
+from mini_kv.course.verify.board import badge, green_topics, squares
 from mini_kv.course.verify.compare import (
     PARTS,
     TOPICS,
@@ -24,7 +24,7 @@ from mini_kv.course.verify.compare import (
     topic_of,
 )
 from mini_kv.course.verify.program import TIMEOUT_S, Piped, ProgramError
-from mini_kv.course.verify.report import challenge_report, difference, place, report
+from mini_kv.course.verify.verdict_report import challenge_report, difference, place, report
 from mini_kv.messages import choices, did_you_mean, shown
 from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import number_above_zero

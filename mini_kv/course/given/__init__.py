@@ -2,7 +2,7 @@
 
 `slot_worker` (a worker that records the content of each slot), `small_tree` (a radix tree of plain nodes), `small_pool`
 (a pool of plain lists, for a further part), `arena` (the workloads of lab-13), `second_home` (the pool and store of
-lab-14), `toy_server` (for a lab about attacks), `challenge` (the contract of lab-17 and its variants), `kernels` (tools
+lab-14), `toy_server` (for a lab about attacks), `contract` (the contract of lab-17 and its variants), `kernels` (tools
 for labs about Triton).
 
 Parts of the engine with one fault each: `faulty_parts` (the parts) and `faulty_managers` (the table: place, part, the

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from mini_kv.course.given.challenge import draw, in_variant
+from mini_kv.course.given.contract import draw, in_variant
 from mini_kv.course.grading.solution_leaks import Secrets, bare, secrets
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import all_labs

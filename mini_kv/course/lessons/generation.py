@@ -33,8 +33,8 @@ from mini_kv.engine.poison import PoisonedKVError
 from mini_kv.engine.prompt_tokens import Prompt
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.story.frame import frame_of
-from mini_kv.story.predict import right_choice
 from mini_kv.story.scenario import PlayedStep, Scenario, Step
+from mini_kv.story.step_questions import right_choice
 
 TEXTS = (
     "A block that no request holds is free, and it stays cached until the memory is needed for something else.",

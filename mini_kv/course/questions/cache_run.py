@@ -12,8 +12,8 @@ from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.questions.question import BLOCK_SIZE, MAX_LINES, Call, from_letters, letters, listed
 from mini_kv.story import scenario
 from mini_kv.story.frame import Frame, frame_of
-from mini_kv.story.predict import Answer, measure_step
 from mini_kv.story.recorder import Recorder
+from mini_kv.story.step_questions import Answer, measure_step
 from mini_kv.story.text import draw_state
 from mini_kv.story.traced_manager import Span, TracedKVCacheManager
 

@@ -8,7 +8,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.questions.cache_run import CacheRun, Moment, Prefill, call_line, play
 from mini_kv.course.questions.question import BLOCK_SIZE, Question, listed
-from mini_kv.story.predict import answer_text
+from mini_kv.story.step_questions import answer_text
 
 NUM_BLOCKS = 11
 """Blocks of the pool, with the null block."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from mini_kv.course.questions.question import Call, Question, listed
 from mini_kv.story.frame import Frame, frame_of_pool
-from mini_kv.story.predict import answer_text, measure_step
+from mini_kv.story.step_questions import answer_text, measure_step
 from mini_kv.story.text import draw_state
 
 LAB = "lab-03"

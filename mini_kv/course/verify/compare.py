@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mini_kv.course.verify import manager, scheduler
-from mini_kv.course.verify.language import Call, Scenario, State, load_recording
 from mini_kv.course.verify.program import Program, ProgramError
+from mini_kv.course.verify.scenario_language import Call, Scenario, State, load_recording
 
 
 class Player(Protocol):

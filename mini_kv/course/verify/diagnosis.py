@@ -4,7 +4,7 @@ The call, and where both sides differ, decide. Both states before the call are e
 """
 
 from mini_kv.course.verify.compare import CORE, EXTRAS, Outcome, topic_of
-from mini_kv.course.verify.language import State, parse_numbers
+from mini_kv.course.verify.scenario_language import State, parse_numbers
 
 
 def sentence_of(outcome: Outcome) -> int:

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.course.verify.language import (
+from mini_kv.course.verify.program import VERSION, Message, Program, ProgramError
+from mini_kv.course.verify.scenario_language import (
     FOLDER,
     Call,
     Language,
@@ -33,7 +34,6 @@ from mini_kv.course.verify.language import (
     parse_numbers,
     pool_in_words,
 )
-from mini_kv.course.verify.program import VERSION, Message, Program, ProgramError
 
 SCENARIO_FILES = tuple(FOLDER / f"{name}.toml" for name in ("scenarios", "scenarios-groups", "scenarios-drafter"))
 RECORDING = FOLDER / "vllm-0.33-manager.json"

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_kv.course.verify.language import (
+from mini_kv.course.verify.program import VERSION, Message, Program, ProgramError
+from mini_kv.course.verify.scenario_language import (
     FOLDER,
     Call,
     Language,
@@ -34,7 +35,6 @@ from mini_kv.course.verify.language import (
     parse_numbers,
     pool_in_words,
 )
-from mini_kv.course.verify.program import VERSION, Message, Program, ProgramError
 
 SCENARIO_FILES = (FOLDER / "scenarios-scheduler.toml",)
 RECORDING = FOLDER / "vllm-0.33-scheduler.json"

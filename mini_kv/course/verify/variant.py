@@ -6,7 +6,7 @@ from typing import Any
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.course.given.challenge import Variant
+from mini_kv.course.given.contract import Variant
 from mini_kv.course.given.small_manager import make_manager
 from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
 from mini_kv.course.verify.program import Message

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mini_kv.course.verify.language import State
+from mini_kv.course.verify.scenario_language import State
 
 Scenarios: TypeAlias = Mapping[str, Any]
 """A recording's scenarios by name, each with its settings and calls."""

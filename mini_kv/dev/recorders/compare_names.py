@@ -1,7 +1,7 @@
 """What differs between the names of two versions of vLLM, of those names that this project uses.
 
-Both recordings are of `record_names`, which reads vLLM's source files. A name is used if it is written in the book, in a
-lab's page, in `mini_kv.core`, or in the recorders. These are the places to change by hand.
+Both recordings are of `record_names`, which reads vLLM's source files. A name is used if it is written in the book, in
+a lab's page, in `mini_kv.core`, or in the recorders. These are the places to change by hand.
 """
 
 import re

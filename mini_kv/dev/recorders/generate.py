@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mini_kv.course.verify.adapters.mini_kv_manager import ManagerAdapter
-from mini_kv.course.verify.language import Scenario, format_numbers
 from mini_kv.course.verify.manager import DEFAULTS, LANGUAGE, SCENARIO_FILES, Player
+from mini_kv.course.verify.scenario_language import Scenario, format_numbers
 
 SCENARIOS = (
     ("random, contended", 1, {"num_blocks": 10, "block_size": 4}),

@@ -11,7 +11,7 @@ which no newcomer goes on from a state that the same step computes once more (`p
 import random
 from typing import Any
 
-from mini_kv.course.verify.language import Scenario, format_numbers
+from mini_kv.course.verify.scenario_language import Scenario, format_numbers
 from mini_kv.course.verify.scheduler import DEFAULTS, LANGUAGE, SCENARIO_FILES
 
 TIGHT = {"num_blocks": 10, "max_model_len": 36}

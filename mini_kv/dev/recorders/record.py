@@ -48,7 +48,7 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unuse
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 
 from mini_kv.course.verify import manager
-from mini_kv.course.verify.language import Scenario, State
+from mini_kv.course.verify.scenario_language import Scenario, State
 from mini_kv.course.verify.vllm_names import ManagerWithVLLMNames
 from mini_kv.dev.recorders import generate
 from mini_kv.dev.recorders.recording import as_json

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from mini_kv.course.verify.language import Scenario, State
+from mini_kv.course.verify.scenario_language import Scenario, State
 
 Calls: TypeAlias = Sequence[tuple[str, State]]
 """Each call with the fields that it changed."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from mini_kv.course.verify.compare import listed_state
-from mini_kv.course.verify.language import Call, Scenario, State
+from mini_kv.course.verify.scenario_language import Call, Scenario, State
 
 
 def differences(scenario: Scenario, changes: Sequence[State], perform: Callable[[Call], State]) -> list[str]:

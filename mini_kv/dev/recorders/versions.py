@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mini_kv.course.verify.adapter import NotBuiltError
-from mini_kv.course.verify.language import Scenario
+from mini_kv.course.verify.scenario_language import Scenario
 
 
 def options_of(function: Callable[..., Any], **options: Any) -> dict[str, Any]:

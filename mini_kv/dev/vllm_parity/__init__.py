@@ -8,5 +8,6 @@ The variable names the Python of an environment of its own: `pip install vllm-cp
 uninstall torchvision torchaudio torchcodec`.
 
 In reading order: `workload` (model, prompts, and our run), `vllm_worker` (vLLM's run, in its own Python),
-`running_server` (a server's run, by HTTP and ZeroMQ), `compare` (the first difference), `__main__` (the command).
+`running_server` (a server's run, by HTTP and ZeroMQ), `engine_comparison` (the first difference), `__main__` (the
+command).
 """

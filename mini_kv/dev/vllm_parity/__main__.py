@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.dev.vllm_parity.compare import AGREE, compare
+from mini_kv.dev.vllm_parity.engine_comparison import AGREE, compare
 from mini_kv.dev.vllm_parity.running_server import ask_at, live_run
 from mini_kv.dev.vllm_parity.workload import (
     BLOCK_SIZE,

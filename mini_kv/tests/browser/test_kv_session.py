@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-from mini_kv.tools.traces.sessions.formats import example_path
+from mini_kv.tools.traces.sessions.session_formats import example_path
 
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 

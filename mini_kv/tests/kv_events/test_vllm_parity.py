@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mini_kv.dev.vllm_parity.__main__ import as_run, ask_vllm, main, read_recording
-from mini_kv.dev.vllm_parity.compare import AGREE, compare
+from mini_kv.dev.vllm_parity.engine_comparison import AGREE, compare
 from mini_kv.dev.vllm_parity.running_server import live_run
 from mini_kv.dev.vllm_parity.workload import (
     BLOCK_SIZE,

@@ -19,10 +19,10 @@ from mini_kv.core.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_tensors
+from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
 from mini_kv.tools.planning.flags import LARGEST, Flags, add_flags, check_number, read_flags
 from mini_kv.tools.planning.models import Model, load_model
-from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 
 MEMORY = 16.0
 """GiB of the cache, if neither a memory nor a GPU is given."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
+from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.tools.planning.flags import Flags, add_card_flags, read_card_flags
-from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.curve import Curve, CurvePoint, make_curve
 from mini_kv.tools.traces.parallel import add_cell_arguments, run_cells
 from mini_kv.tools.traces.plot import curve_svg, curve_text, page

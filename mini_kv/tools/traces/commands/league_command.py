@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
+from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.commands.replay_command import finished_policies
 from mini_kv.tools.traces.league import BELADY, Standing, checked_sizes, compare, default_sizes, league
 from mini_kv.tools.traces.parallel import add_cell_arguments

@@ -14,7 +14,7 @@ from mini_kv.policy.admission_strategies import strategies
 from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
+from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.parallel import add_cell_arguments, run_cells
 from mini_kv.tools.traces.prompt_hashes import as_hashes
 from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic

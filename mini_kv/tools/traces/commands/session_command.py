@@ -7,13 +7,13 @@ from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
+from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.readers.mooncake import TraceError
 from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.tools.traces.sessions.analysis import BLOCK_SIZE, Analysis, analyse
-from mini_kv.tools.traces.sessions.formats import EXAMPLE, READERS, read_session_file
 from mini_kv.tools.traces.sessions.layout import Weigh
-from mini_kv.tools.traces.sessions.report import report
+from mini_kv.tools.traces.sessions.session_formats import EXAMPLE, READERS, read_session_file
+from mini_kv.tools.traces.sessions.session_report import report
 
 TTLS = {"5m": 300, "1h": 3600}
 """Seconds that an entry of a hosted cache lives, by name."""

@@ -21,8 +21,8 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
+from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.flags import Flags, add_flags, check_number, read_flags
-from mini_kv.tools.planning.output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.prompt_hashes import Prompt
 from mini_kv.tools.traces.runners import Setup, sequential
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
-from mini_kv.course.given.challenge import PUBLIC, Variant
+from mini_kv.course.given.contract import PUBLIC, Variant
 from mini_kv.course.given.faulty_managers import FaultyManager
-from mini_kv.course.verify.challenge import board, sign, why_not_green
+from mini_kv.course.verify.board import board, sign, why_not_green
 from mini_kv.course.verify.compare import TOPICS, Outcome, Verdict, recording, topic_of
 from mini_kv.course.verify.deviations import DEVIATIONS
 from mini_kv.course.verify.diagnosis import sentence_of
-from mini_kv.course.verify.language import State
 from mini_kv.course.verify.likeness import explained, faults_like
+from mini_kv.course.verify.scenario_language import State
 
 BY_BLOCK = ("refs", "keys")
 """Fields that have a word per block."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from html import escape
 from itertools import takewhile
 
-from mini_kv.course.given.challenge import PUBLIC, Variant
+from mini_kv.course.given.contract import PUBLIC, Variant
 from mini_kv.course.verify.compare import CORE, EXTRAS, PARTS, Outcome, Recorded, Verdict, recorded_scenarios, topic_of
 from mini_kv.course.verify.manager import needs
 from mini_kv.course.verify.variant import VariantAdapter
