@@ -84,8 +84,7 @@ def lab(name: str) -> Lab:
 
 def title_of(chapter: str) -> str:
     """Return a chapter's heading."""
-    found = re.search(r"^# (.+)$", text_of(chapter), re.MULTILINE)
-    return found[1] if found else chapter
+    return generate.title_of(DOCS / "chapters" / f"{chapter}.md")
 
 
 def text_of(chapter: str) -> str:

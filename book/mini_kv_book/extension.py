@@ -6,7 +6,6 @@
 import os
 import posixpath
 import re
-import tomllib
 from functools import cache
 from typing import Any
 from xml.etree import ElementTree
@@ -19,6 +18,7 @@ from markdown.preprocessors import Preprocessor
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.exceptions import BuildError
 
+from mini_kv.course.labkit.lab import load_lab
 from mini_kv.course.lessons import instrument
 from mini_kv.story.figure import script
 from mini_kv_book.course import closed_sentence
@@ -85,8 +85,7 @@ class Directives(Preprocessor):
         self.md.kv_included.append(path)
         if closed := closed_sentence(path.parent.name):
             return [lines[0], "", closed]
-        needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
-        if runs_here(needs, megabytes()):
+        if runs_here(load_lab(path.parent).needs, megabytes()):
             return arranged(nothing_to_install(lines), path.parent.name, "Solve it here", is_second)
         return arranged(lines, path.parent.name, "Solve it on your machine", is_second)
 

@@ -3,7 +3,6 @@
 import functools
 import posixpath
 import re
-import tomllib
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -11,6 +10,7 @@ from xml.etree import ElementTree
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.exceptions import BuildError
 
+from mini_kv.course.labkit.lab import all_labs
 from mini_kv_book.places import DOCS, ROOT, page_of, repository_url, where
 
 _DOCS_PREFIX = "book/docs/"
@@ -38,8 +38,7 @@ def _page_about(path: str) -> str | None:
 @functools.cache
 def _first_parts() -> dict[str, str]:
     """Return the lab on whose page each second part is."""
-    labs = {file.parent.name: tomllib.loads(file.read_text("utf-8")) for file in ROOT.glob("labs/lab-*/lab.toml")}
-    return {told["second_part"]: lab for lab, told in labs.items() if "second_part" in told}
+    return {lab.second_part: lab.lab_id for lab in all_labs(ROOT) if lab.second_part}
 
 
 def link_to(md: Any, path: str) -> str:
