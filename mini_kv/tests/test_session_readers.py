@@ -193,7 +193,7 @@ def test_another_tokenizer_changes_positions_and_no_count():
     assert [span.num_tokens for span in analysis.layouts[2].spans] == [3020, 60, 60, 60, 60, 60]
 
 
-@pytest.mark.parametrize("module", ["analysis", "formats", "report"])
+@pytest.mark.parametrize("module", ["analysis", "session_formats", "session_report"])
 def test_the_analysis_needs_the_standard_library_only(module: str):
     _, loaded = import_in_a_new_process(f"mini_kv.tools.traces.sessions.{module}")
     assert loaded & {*HEAVY, "tokenizers", "jinja2"} == set()
