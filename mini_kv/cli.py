@@ -55,18 +55,21 @@ VERBS = {
     "session": Verb(SERVER, "where a coding agent's prompt cache broke, turn by turn", "tools.traces.commands"),
     "attach": Verb(SERVER, "watch the cache of a running engine, ours or vLLM's", "tools.serve"),
     "verify": Verb(SERVER, "any engine against vLLM's recorded answers, call by call", "course.commands"),
-    "grade": Verb(CLASS, "grade a folder of hand-ins, each lab in its own process", "course.commands"),
-    "class": Verb(CLASS, "a gradebook, and the beliefs of a class", "course.commands"),
-    "release": Verb(CLASS, "a student's tree, or an autograder for Gradescope", "course.commands"),
-    "watch": Verb(MORE, "test a lab again whenever you save your file", "course.commands"),
+    "class": Verb(CLASS, "grade hand-ins, keep a gradebook, release the labs", "course.commands"),
     "league": Verb(MORE, "eviction policies side by side on a trace", "tools.traces.commands"),
     "trace": Verb(MORE, "fetch a published trace, or make one from a seed", "tools.traces.commands"),
     "doctor": Verb(MORE, "the installed and the missing packages on this machine", "course.commands"),
-    "gpu-report": Verb(MORE, "measure the kernels on your GPU, and write one file to send", "course.commands"),
-    "address": Verb(MORE, "write your repository's address into every file that has one", "course.commands"),
 }
 """All verbs, in the order in which they are printed: group by group."""
 ALL_VERBS = "mini-kv --help"
+MOVED = {
+    "watch": "run --watch",
+    "grade": "class grade",
+    "release": "class release",
+    "address": "class address",
+    "gpu-report": "doctor --gpu",
+}
+"""Verbs of earlier versions, and what does their work now."""
 
 
 def _verb_lines(*without: str) -> list[str]:
@@ -153,9 +156,11 @@ def _parse_and_run(parser: argparse.ArgumentParser, words: list[str]) -> int:
 
 
 def _unknown(verb: str) -> str:
-    """Return the message for an unknown verb. Play has a page, and no verb."""
+    """Return the message for an unknown verb. Some have another name now. Play has a page, and no verb."""
     from mini_kv.messages import choices, shown
 
+    if verb in MOVED:
+        return f"{verb} is now: mini-kv {MOVED[verb]}"
     if verb != "play":
         return f"there is no verb {shown(verb)}; {choices(verb, list(VERBS), ALL_VERBS)}"
     from mini_kv.course.labkit.course_settings import play_address

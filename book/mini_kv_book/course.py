@@ -2,7 +2,7 @@
 
 It is a hook of MkDocs, too: the book is built with the course's title, address and language.
 
-mini-kv address URL              writes the address of your copy into all of these files
+mini-kv class address URL              writes the address of your copy into all of these files
 python -m mini_kv_book.course     prints the course, and whether it can be published
 """
 
@@ -90,7 +90,7 @@ def where_the_book_is(new: Course) -> str:
     else:
         lines = [
             "`make book` serves the book on your machine, where figures move: two minutes, without PyTorch and npm.",
-            "This copy has no address yet: `mini-kv address https://github.com/ME/mini_kv` sets it",
+            "This copy has no address yet: `mini-kv class address https://github.com/ME/mini_kv` sets it",
             "([publishing](book/docs/teach/publishing.md)).",
         ]
     return "".join(f"{line}\n" for line in lines)
@@ -172,7 +172,9 @@ def faults() -> list[str]:
     """Return the reasons why the course cannot be published, one sentence each."""
     new = course()
     if not new.has_address:
-        return [f"{FILE} says {new.address}. Put your own address there: mini-kv address https://github.com/ME/mini_kv"]
+        return [
+            f"{FILE} says {new.address}. Put your own address there: mini-kv class address https://github.com/ME/mini_kv"
+        ]
     if new.address != repository_url():
         return [f"{FILE} has changed: make book-pages brings it to the files that follow from it"]
     return []

@@ -357,7 +357,7 @@ def test_the_page_of_a_class_has_its_sentences() -> None:
 
 
 def test_the_tests_that_grade_a_class_follow_its_contract(tmp_path: Path) -> None:
-    """As `mini-kv grade` copies them: with the course's settings, beside the lab."""
+    """As `mini-kv class grade` copies them: with the course's settings, beside the lab."""
     root = tmp_path / "course"
     shutil.copytree(LAB, root / "labs" / "lab-17", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "book").mkdir()

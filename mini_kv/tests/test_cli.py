@@ -126,7 +126,7 @@ def test_a_story(capsys, name):
     assert captured.err == ""
 
 
-@pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor", "gpu-report"])
+@pytest.mark.parametrize("verb", ["status", "hint", "predict", "reset", "doctor"])
 def test_a_verb_waits_for_no_other(verb):
     """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
     small = tuple(
@@ -343,7 +343,7 @@ def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
         ["replay", "a\0b"],
         ["plan", "a\0b"],
         ["hint", "05", "a\0b"],
-        ["watch", "a\0b"],
+        ["run", "--watch", "a\0b"],
     ],
 )
 def test_a_nul_byte_is_refused_wherever_it_stands(argv, capsys):

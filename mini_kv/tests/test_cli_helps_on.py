@@ -116,7 +116,7 @@ def test_a_kernel_has_the_hints_of_its_function(
         ["hint", "WORD"],
         ["hint", "05", "WORD"],
         ["predict", "WORD"],
-        ["watch", "WORD"],
+        ["run", "--watch", "WORD"],
         ["reset", "WORD"],
         ["generate", "A", "--labs", "WORD"],
         ["replay", "WORD"],
@@ -167,7 +167,7 @@ def test_the_commands_work_in_any_folder_of_the_checkout(
 
 @pytest.mark.parametrize(
     "argv",
-    [["status"], ["hint", "05"], ["predict", "05"], ["watch", "05"], ["reset", "05"], ["generate", "A", "--labs", "."]],
+    [["status"], ["hint", "05"], ["predict", "05"], ["reset", "05"], ["generate", "A", "--labs", "."]],
     ids=" ".join,
 )
 def test_outside_of_any_checkout_it_says_where_one_is(
@@ -399,10 +399,13 @@ def test_the_status_says_how_to_run_a_lab_where_pytest_is_missing(installer: str
     assert without_pytest(installer, "status").stdout.splitlines()[-1].endswith(f"then type  {command}")
 
 
-@pytest.mark.parametrize("words", [("run", "05"), ("watch", "05"), ("story", "05", "test_2"), ("grade", ".")])
+@pytest.mark.parametrize(
+    "words", [("run", "05"), ("run", "--watch", "05"), ("story", "05", "test_2"), ("class", "grade", ".")]
+)
 @pytest.mark.parametrize("installer", ["pip", "uv pip"])
 def test_a_verb_that_runs_a_lab_says_how_to_get_pytest(words: tuple[str, ...], installer: str, checkout: Path) -> None:
     """Where pip is missing, uv has made the environment."""
     done = without_pytest(installer, *words)
     said = f"labs are run by pytest, which is not installed: {installer} install pytest, or uvx --with pytest\n"
-    assert (done.returncode, done.stderr) == (2, f"mini-kv {words[0]}: {said}")
+    verb = "class grade" if words[0] == "class" else words[0]
+    assert (done.returncode, done.stderr) == (2, f"mini-kv {verb}: {said}")

@@ -51,21 +51,21 @@ def test_after_one_command_no_file_has_the_old_address(copy):
     """And the tests that look at the links pass, as they stand. The placeholder is in the file that refuses it."""
     here = "https://github.com/a-school/kv-2027"
     old = load_course(copy).address
-    refused = call(copy, "mini_kv", "address", "git@github.com:a-school/kv-2027.git")
+    refused = call(copy, "mini_kv", "class", "address", "git@github.com:a-school/kv-2027.git")
     assert (refused.returncode, refused.stderr) == (
         2,
-        "mini-kv address: 'git@github.com:a-school/kv-2027.git' is not the address of a repository, such as"
+        "mini-kv class address: 'git@github.com:a-school/kv-2027.git' is not the address of a repository, such as"
         " https://github.com/ME/mini_kv\n",
     )
     assert load_course(copy).address == old
     placeholder = f"https://github.com/{PLACEHOLDER}/mini_kv"
-    assert call(copy, "mini_kv", "address", placeholder).returncode == 0
+    assert call(copy, "mini_kv", "class", "address", placeholder).returncode == 0
     refused = call(copy, "mini_kv_book.course")
     assert (refused.returncode, refused.stderr) == (
         1,
-        f"book/course.toml says {placeholder}. Put your own address there: mini-kv address https://github.com/ME/mini_kv\n",
+        f"book/course.toml says {placeholder}. Put your own address there: mini-kv class address https://github.com/ME/mini_kv\n",
     )
-    written = call(copy, "mini_kv", "address", f"{here}.git")
+    written = call(copy, "mini_kv", "class", "address", f"{here}.git")
     assert (written.returncode, written.stderr) == (0, "")
     for text in {PLACEHOLDER, old}:
         found = subprocess.run(["git", "grep", "-lF", text], cwd=copy, capture_output=True, text=True, check=False)

@@ -1,15 +1,14 @@
-"""`mini-kv gpu-report`: what it says without a GPU, and what it writes with one."""
+"""`mini-kv doctor --gpu`: what it says without a GPU, and what it writes with one."""
 
 import importlib.util
 import time
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.course.commands.gpu_report_command import Part, obstacle, parts, report, run, run_part
+from mini_kv.course.commands.gpu_report import Part, obstacle, parts, report, run, run_part
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,16 +31,16 @@ def test_without_a_gpu_one_sentence_says_so_and_that_torch_works(capsys, monkeyp
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "report.txt"
-    assert main(["gpu-report", "--out", str(out)]) == 2
+    assert main(["doctor", "--gpu", "--out", str(out)]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and not out.exists()
     [line] = captured.err.splitlines()
-    assert line.startswith("mini-kv gpu-report: ") and "attention with torch and the rest of the course" in line
+    assert line.startswith("mini-kv doctor --gpu: ") and "attention with torch and the rest of the course" in line
 
 
 def test_a_card_that_is_too_old_is_told_by_its_name(card, capsys):
     card.capability = (7, 5)
-    assert main(["gpu-report"]) == 2
+    assert main(["doctor", "--gpu"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "A card has compute capability 7.5, and the kernels need 8.0; attention with torch" in line
     card.capability = (8, 0)
@@ -51,7 +50,7 @@ def test_a_card_that_is_too_old_is_told_by_its_name(card, capsys):
 def test_one_file_has_the_card_and_what_every_part_printed(card, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     out = tmp_path / "report.txt"
-    assert run(Namespace(out=out), lambda root, part, seconds: f"{part.arguments[-1]} ran") == 0
+    assert run(out, lambda root, part, seconds: f"{part.arguments[-1]} ran") == 0
     text = out.read_text(encoding="utf-8")
     assert text.startswith("card      A card, compute capability 9.0\nversions  Python ")
     for part in parts("9.0"):

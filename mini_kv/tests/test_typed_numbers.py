@@ -28,8 +28,8 @@ TRACE = "no-such-file.jsonl"
         (["trace", "make", "chat"], "--num-requests", ["-1", "0", "9" * 30], "a whole number from 1 to 1,000,000"),
         (["finale"], "--seed", ["-1", "1.5"], "a whole number from 0 to 1,000,000"),
         (["finale"], "--hours", ["0", "-3", "1.5"], "a whole number from 1 to 1,000,000"),
-        (["grade", "."], "--jobs", ["-1", "0"], "a whole number from 1 to 1,000"),
-        (["grade", "."], "--seconds", ["-1", "0", "1.5"], "a whole number from 1 to 1,000,000"),
+        (["class", "grade", "."], "--jobs", ["-1", "0"], "a whole number from 1 to 1,000"),
+        (["class", "grade", "."], "--seconds", ["-1", "0", "1.5"], "a whole number from 1 to 1,000,000"),
     ],
 )
 def test_it_names_the_option_and_its_bounds(
@@ -55,7 +55,7 @@ def test_a_long_one_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["curve", TRACE, "--svg"], "-", "'-' is not a file: standard output has the report, so give a name"),
         (["serve", "--record"], "-", "'-' is not a file: standard output has the report, so give a name"),
-        (["gpu-report", "--out"], "", "'' is not a file: standard output has the report, so give a name"),
+        (["doctor", "--gpu", "--out"], "", "'' is not a file: standard output has the report, so give a name"),
         (["attach", "tcp://127.0.0.1:1", "--trace"], ".", "'.' is a folder: give the name of a file in it"),
     ],
 )

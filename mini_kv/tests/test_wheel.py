@@ -146,7 +146,7 @@ to test it: mini-kv run 05
 def test_the_written_tree_is_the_students_tree(installed: Path, wheel: Path, tmp_path: Path) -> None:
     clone = wheel.parents[1]
     assert mini_kv(installed, tmp_path, "labs", "labs").returncode == 0
-    assert mini_kv(clone, clone, "release", "--student", str(tmp_path / "tree")).returncode == 0
+    assert mini_kv(clone, clone, "class", "release", "--student", str(tmp_path / "tree")).returncode == 0
     trees = [tmp_path / "labs", tmp_path / "tree"]
     written, released = (
         {path.relative_to(tree).as_posix(): path.read_bytes() for path in tree.rglob("*") if path.is_file()}

@@ -695,7 +695,7 @@ class KvLab extends HTMLElement {
     this.#notify(words, write, button(this.#t("Not now"), () => this.#quiet()));
   }
 
-  /** What `mini-kv grade` takes. */
+  /** What `mini-kv class grade` takes. */
   #handIn() {
     const { answers: forecasts, hints, runs } = this.#book.page;
     const labs = { [this.lab]: { code: this.#editor.text, forecasts, hints, runs } };

@@ -1,10 +1,10 @@
 """The commands of mini-kv for learners and instructors, one module per command.
 
 In the order of the course: `story_command`, `puzzle_command`, `labs_command`, `run_command`, `status_command`,
-`predict_command`, `hint_command`, `watch_command`, `reset_command`, `questions_command`, `generate_command`,
-`finale_command`, `verify_command`, `doctor_command`, `gpu_report_command`. For an instructor: `grade_command`,
-`class_command`, `release_command`, `address_command`. Each module has a function for the command's arguments and a
-function that runs it and returns the exit status. mini-kv loads only the module of the typed command.
+`predict_command`, `hint_command`, `reset_command`, `questions_command`, `generate_command`, `finale_command`,
+`verify_command`, `doctor_command` (and `gpu_report`). For an instructor: `class_command`, with its parts
+`grade_command`, `gradebook_command`, `release_command`, `address_command`. Each module has a function for the command's
+arguments and a function that runs it and returns the exit status. mini-kv loads only the module of the typed command.
 """
 
 import argparse

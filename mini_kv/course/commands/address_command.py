@@ -1,4 +1,4 @@
-"""`mini-kv address URL`: write your address into every file that has one: README, notebooks, book, workflow."""
+"""`mini-kv class address URL`: write your address into every file that has one: README, notebooks, book, workflow."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
         sys.path.insert(0, str(root / "book"))  # the book's package is in no wheel
         count = import_module("mini_kv_book.course").move(args.url)
     except (ModuleNotFoundError, UnknownLabError, ValueError) as error:
-        print(f"mini-kv address: {error}", file=sys.stderr)
+        print(f"mini-kv class address: {error}", file=sys.stderr)
         return 2
     print(f"{count} files changed: `git diff` shows them, `git commit -a` commits them")
     return 0

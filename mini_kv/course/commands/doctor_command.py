@@ -1,4 +1,7 @@
-"""`mini-kv doctor`: the course's requirements, those that are installed, and the commands for the rest."""
+"""`mini-kv doctor`: the course's requirements, those that are installed, and the commands for the rest.
+
+With `--gpu` a report on this machine's GPU.
+"""
 
 import argparse
 import importlib.metadata
@@ -9,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from mini_kv.course.commands import gpu_report
 from mini_kv.course.labkit.lab import UnknownLabError, find_checkout
 from mini_kv.installer import install
+from mini_kv.typed_numbers import output_file
 
 
 class Extra(NamedTuple):
@@ -47,11 +52,23 @@ UNTRIED_TORCH = (2, 14)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Do nothing, because the command takes no arguments."""
+    """Add the report on a GPU."""
+    parser.add_argument(
+        "--gpu", action="store_true", help="measure the kernels on your GPU, and write one file to send"
+    )
+    default = Path("gpu-report.txt")
+    parser.add_argument(
+        "--out", type=output_file, default=default, metavar="FILE", help=f"of --gpu; default: {default}"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the installed and the missing packages. Return 1 if a required one is missing, else 0."""
+    """Print the installed and the missing packages. Return 1 if a required one is missing, else 0.
+
+    With `--gpu` measure the GPU instead. Return 2 if that is not possible.
+    """
+    if args.gpu:
+        return gpu_report.run(args.out)
     lines, healthy = doctor_lines(Path.cwd())
     print("\n".join(lines))
     return 0 if healthy else 1

@@ -1,4 +1,4 @@
-"""`mini-kv grade SUBMISSIONS`: grade each lab of each hand-in, each in its own process, for `mini-kv class`."""
+"""`mini-kv class grade SUBMISSIONS`: grade each lab of each hand-in, each in its own process."""
 
 import argparse
 import os
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         marks = _grade(args)
     except (ValueError, OSError) as error:
-        print(f"mini-kv grade: {error}", file=sys.stderr)
+        print(f"mini-kv class grade: {error}", file=sys.stderr)
         return 2
     odd = [mark for mark in marks if mark.status in TO_REVIEW]
     print(f"{len({mark.student for mark in marks})} hand-ins, {len(marks)} labs; {len(odd)} for you to review")

@@ -1,4 +1,4 @@
-"""`mini-kv release`: make the student's tree, or a lab's autograder for Gradescope."""
+"""`mini-kv class release`: make the student's tree, or a lab's autograder for Gradescope."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _make(args)
     except (OSError, ValueError) as error:
-        print(f"mini-kv release: {error}", file=sys.stderr)
+        print(f"mini-kv class release: {error}", file=sys.stderr)
         return 2
 
 

@@ -1,16 +1,20 @@
-"""`mini-kv run LAB`: test the learner's file, and print the first failure in full and the number of others."""
+"""`mini-kv run LAB`: test the learner's file, and print the first failure in full and the number of others.
+
+With `--watch` again whenever the file is saved.
+"""
 
 import argparse
 import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TextIO
 
 from mini_kv.course.commands import add_lab_argument, need_pytest, on_lab
 from mini_kv.course.commands.predict_command import ask_next
-from mini_kv.course.labkit.lab import Lab
+from mini_kv.course.labkit.lab import Lab, relative
 from mini_kv.course.labkit.learner_state import read_state
 from mini_kv.course.labkit.progress import foreseen
 from mini_kv.course.labkit.scoreboard import ENDED
@@ -26,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the lab, and the options of the output."""
     add_lab_argument(parser)
     parser.add_argument("--all", action="store_true", help="print every failure and the whole scoreboard")
+    parser.add_argument("--watch", action="store_true", help="test again whenever you save your file, until Ctrl-C")
     parser.add_argument(
         "--lab-seconds",
         metavar="N",
@@ -36,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the lab and return 0 if it passed, 1 if not, 2 if it could not run."""
+    """Run the lab and return 0 if it passed, 1 if not, 2 if it could not run. With `--watch` run it until Ctrl-C."""
+    if args.watch:
+        return on_lab(args, lambda lab: watch(lab, sys.stdout, args.all, args.lab_seconds))
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     return on_lab(args, lambda lab: run_lab(lab, sys.stdout, sys.stdin if asks else None, args.all, args.lab_seconds))
 
@@ -71,3 +78,19 @@ def run_lab(
         code = read_state(lab.state, "progress").get(lab.lab_id, {"score": 0})["score"]
         out.write(f"code {code}/{lab.points}, foreseen {right}/{asked}\n")
     return status if status in (0, 1) else 2
+
+
+def watch(
+    lab: Lab, out: TextIO, tell_all: bool = False, seconds: float = TIME_LIMIT_S, poll_seconds: float = 0.5
+) -> int:
+    """Run the lab each time the starter changes, until Ctrl-C. A failing run does not end it."""
+    seen = None
+    while True:
+        stamp = lab.starter.stat().st_mtime_ns if lab.starter.is_file() else None
+        if stamp != seen:
+            seen = stamp
+            out.write("\033[2J\033[H" if out.isatty() else "")
+            run_lab(lab, out, None, tell_all, seconds)
+            out.write(f"watching {relative(lab.starter)}; Ctrl-C stops\n")
+            out.flush()
+        time.sleep(poll_seconds)

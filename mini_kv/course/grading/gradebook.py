@@ -22,21 +22,21 @@ FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 def save(folder: Path, marks: Sequence[Mark], labs: Sequence[Lab]) -> None:
-    """Write the marks to the folder, for `mini-kv class`."""
+    """Write the marks to the folder, for `mini-kv class book`."""
     folder.mkdir(parents=True, exist_ok=True)
     told = {"version": 1, "labs": {lab.lab_id: lab.title for lab in labs}, "marks": [asdict(mark) for mark in marks]}
     write_whole(folder / FILE, json.dumps(told, indent=1) + "\n")
 
 
 def load(folder: Path) -> tuple[dict[str, str], list[Mark]]:
-    """Return the labs' titles and the marks. Raises `ValueError` if `mini-kv grade` has not written them."""
+    """Return the labs' titles and the marks. Raises `ValueError` if `mini-kv class grade` has not written them."""
     try:
         told = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return dict(told["labs"]), [Mark(**mark) for mark in told["marks"]]
     except OSError as error:
-        raise ValueError(f"{folder / FILE} cannot be read: {error.strerror}. mini-kv grade writes it") from None
+        raise ValueError(f"{folder / FILE} cannot be read: {error.strerror}. mini-kv class grade writes it") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{folder / FILE} is not a file of mini-kv grade: {error}") from None
+        raise ValueError(f"{folder / FILE} is not a file of mini-kv class grade: {error}") from None
 
 
 def as_csv(marks: Sequence[Mark]) -> str:

@@ -1,7 +1,7 @@
 """Gradescope: the autograder, made from the course, and the results that it reads.
 
-It runs `python -m mini_kv.course.grading.gradescope`, which grades one hand-in as `mini-kv grade` does. The formats are
-those of Gradescope's "Autograder Specifications".
+It runs `python -m mini_kv.course.grading.gradescope`, which grades one hand-in as `mini-kv class grade` does. The
+formats are those of Gradescope's "Autograder Specifications".
 """
 
 import json

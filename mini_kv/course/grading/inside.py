@@ -1,4 +1,4 @@
-"""The half of `mini-kv grade` that runs in the submission's process: a pytest plugin that reports to the parent.
+"""The half of `mini-kv class grade` that runs in the submission's process: a pytest plugin that reports to the parent.
 
 The parent passes two pipes. The plugin reads a secret word from the first pipe before pytest collects any test. It
 writes lines to the second pipe, and each begins with this word. The report is evidence, not a mark. The parent knows

@@ -33,7 +33,7 @@ class Course:
 
     @property
     def has_address(self) -> bool:
-        """Whether `mini-kv address` has put an address in the placeholder's place."""
+        """Whether `mini-kv class address` has put an address in the placeholder's place."""
         return bool(self.address) and PLACEHOLDER not in self.address.split("/")
 
     @property

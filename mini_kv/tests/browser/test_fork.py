@@ -66,7 +66,7 @@ def fork(tmp_path_factory: pytest.TempPathFactory) -> Fork:
     fork.run("git", "add", "-A")
     fork.run("git", "commit", "-qm", "The course")
     fork.run("git", "init", "-q", "--bare", "-b", "main", str(fork.bare))
-    fork.run(sys.executable, "-m", "mini_kv", "address", ADDRESS)
+    fork.run(sys.executable, "-m", "mini_kv", "class", "address", ADDRESS)
     fork.run("git", "commit", "-qam", "Our address")
     fork.run("git", "push", "-q", ADDRESS, "main")
     shutil.rmtree(fork.folder)

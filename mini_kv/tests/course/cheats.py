@@ -1,4 +1,4 @@
-"""Ways to get points without the work, each a file for lab-05: what `mini-kv grade` must not fall for."""
+"""Ways to get points without the work, each a file for lab-05: what `mini-kv class grade` must not fall for."""
 
 SOLVED = """
 from mini_kv.course import todo

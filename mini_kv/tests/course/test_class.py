@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.course.commands import class_command, release_command
+from mini_kv.course.commands import gradebook_command, release_command
 from mini_kv.course.grading.grade import Mark
 from mini_kv.course.grading.gradebook import as_csv, first_message, gradebook_csv, gradebook_page, load, save
 from mini_kv.course.grading.gradescope import gradescope_zip, main
@@ -83,7 +83,7 @@ def test_the_gradebook_has_the_first_message_and_the_command_one_students_feedba
     ]
     assert gradebook_csv(["lab-05"], [rate]).splitlines()[1] == ('Bo,5,5,,"hit rate after A, expected 0.5, got 50"')
     save(tmp_path, [rate, broken], [LAB])
-    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student="Bo")) == 0
+    assert gradebook_command.run(argparse.Namespace(folder=str(tmp_path), student="Bo")) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Bo  lab-05  5 of 15 points, graded",
         "",
@@ -97,17 +97,17 @@ def test_the_gradebook_has_the_first_message_and_the_command_one_students_feedba
         "",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
-    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student="bo")) == 2
+    assert gradebook_command.run(argparse.Namespace(folder=str(tmp_path), student="bo")) == 2
     assert "no marks for 'bo'; there are: " in capsys.readouterr().err
 
 
 def test_marks_survive_the_folder(tmp_path):
     save(tmp_path, CLASS, [LAB])
     assert load(tmp_path) == ({"lab-05": LAB.title}, CLASS)
-    with pytest.raises(ValueError, match=r"marks\.json cannot be read: No such file or directory\. mini-kv grade"):
+    with pytest.raises(ValueError, match=r"marks\.json cannot be read: No such file or directory\. mini-kv"):
         load(tmp_path / "none")
     (tmp_path / "marks.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="is not a file of mini-kv grade"):
+    with pytest.raises(ValueError, match="is not a file of mini-kv class grade"):
         load(tmp_path)
 
 
@@ -119,8 +119,11 @@ def test_marks_of_another_form_are_told_in_a_line_and_write_nothing(change, tmp_
     told = json.loads((tmp_path / "marks.json").read_text())
     told["marks"][1] |= change
     (tmp_path / "marks.json").write_text(json.dumps(told))
-    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student=None)) == 2
-    assert capsys.readouterr().err == f"mini-kv class: {tmp_path / 'marks.json'} is not what mini-kv grade writes\n"
+    assert gradebook_command.run(argparse.Namespace(folder=str(tmp_path), student=None)) == 2
+    assert (
+        capsys.readouterr().err
+        == f"mini-kv class book: {tmp_path / 'marks.json'} is not what mini-kv class grade writes\n"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
 
 
@@ -130,20 +133,20 @@ def test_no_wide_formula_and_no_escape_gets_through(tmp_path, capsys):
         == "student,total,to look at,first message\n'\uff1dDan(),0,,\n"
     )
     save(tmp_path, [mark("Eve", "fail", belief="\x1b[2J")], [LAB])
-    assert class_command.run(argparse.Namespace(folder=str(tmp_path), student=None)) == 0
+    assert gradebook_command.run(argparse.Namespace(folder=str(tmp_path), student=None)) == 0
     assert "  1 of 1 believe that \\x1b[2J\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_thirty_hand_ins_some_hostile_become_a_gradebook_and_a_picture(tmp_path):
     make(tmp_path / "in")
-    words = [sys.executable, "-m", "mini_kv"]
+    words = [sys.executable, "-m", "mini_kv", "class"]
     out = str(tmp_path / "graded")
     graded = subprocess.run([*words, "grade", str(tmp_path / "in"), "--out", out], cwd=ROOT, check=False, text=True,
                             capture_output=True)  # fmt: skip
     assert (graded.returncode, graded.stderr) == (1, "")
     assert graded.stdout.splitlines()[-1] == "30 hand-ins, 30 labs; 4 for you to review"
-    pictured = subprocess.run([*words, "class", out], cwd=ROOT, check=False, text=True, capture_output=True)
+    pictured = subprocess.run([*words, "book", out], cwd=ROOT, check=False, text=True, capture_output=True)
     assert (pictured.returncode, pictured.stderr) == (0, "")
     _, marks = load(tmp_path / "graded")
     assert [m.score for m in marks[:8]] == [50] * 8
@@ -205,13 +208,13 @@ def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
 def test_a_look_for_leaks_in_no_folder_or_without_solutions_is_no_success(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert release_command.run(arguments(check=str(tmp_path / "none"))) == 2
-    assert capsys.readouterr().err == f"mini-kv release: {tmp_path / 'none'} is not a folder\n"
+    assert capsys.readouterr().err == f"mini-kv class release: {tmp_path / 'none'} is not a folder\n"
     (tmp_path / "labs" / "lab-05").mkdir(parents=True)
     shutil.copyfile(LAB.folder / "lab.toml", tmp_path / "labs" / "lab-05" / "lab.toml")
     monkeypatch.chdir(tmp_path)
     assert release_command.run(arguments(check=str(tmp_path))) == 2
     assert capsys.readouterr().err == (
-        f"mini-kv release: {tmp_path} has no solutions to look for: run this in the complete course\n"
+        f"mini-kv class release: {tmp_path} has no solutions to look for: run this in the complete course\n"
     )
 
 
@@ -224,7 +227,7 @@ def test_a_solutions_bytecode_is_a_leak(tmp_path):
 @pytest.mark.slow
 def test_a_folder_that_is_there_is_not_written_over(tree, capsys):
     assert release_command.run(arguments(student=str(tree))) == 2
-    assert capsys.readouterr().err == f"mini-kv release: {tree} already exists\n"
+    assert capsys.readouterr().err == f"mini-kv class release: {tree} already exists\n"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`mini-kv grade`: no way of cheating raises a mark, changes another's, or ends in exit 0."""
+"""`mini-kv class grade`: no way of cheating raises a mark, changes another's, or ends in exit 0."""
 
 import argparse
 import json
@@ -552,7 +552,7 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
     for name, code in {"01": SOLUTION, "02": REFUSED["leaves at once, with success"].encode(), "03": SOLUTION}.items():
         (tmp_path / "in" / name).mkdir(parents=True)
         (tmp_path / "in" / name / "lab-05.py").write_bytes(code)
-    command = [sys.executable, "-m", "mini_kv", "grade", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "mini_kv", "class", "grade", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     done = subprocess.run(
         [*command, "--csv", str(tmp_path / "m.csv")], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -579,4 +579,4 @@ def test_misuse_is_told_in_a_line(tmp_path, capsys):
     options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
     options["roster"] = None
     assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
-    assert capsys.readouterr().err == f"mini-kv grade: {tmp_path / 'none'} is not a folder\n"
+    assert capsys.readouterr().err == f"mini-kv class grade: {tmp_path / 'none'} is not a folder\n"

@@ -1,6 +1,5 @@
-"""`mini-kv gpu-report`: measure this machine's GPU and write one file to send."""
+"""`mini-kv doctor --gpu`: measure this machine's GPU and write one file to send."""
 
-import argparse
 import importlib.util
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mini_kv.course.labkit.lab import UnknownLabError, find_checkout
-from mini_kv.typed_numbers import output_file
 
 OLDEST = (8, 0)
 """The lowest compute capability that the kernels support."""
@@ -41,30 +39,24 @@ def parts(capability: str) -> list[Part]:
     ]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the path of the report."""
-    default = Path("gpu-report.txt")
-    parser.add_argument("--out", type=output_file, default=default, metavar="FILE", help=f"default: {default}")
-
-
-def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
+def run(out: Path, run_one: Run | None = None) -> int:
     """Measure, write the report and return 0, or print an error and return 2 on a machine without a suitable GPU.
 
     `run_one` runs each part. By default each part runs in its own process.
     """
     why = obstacle()
     if why is not None:
-        print(f"mini-kv gpu-report: {why}; {TORCH_WORKS}", file=sys.stderr)
+        print(f"mini-kv doctor --gpu: {why}; {TORCH_WORKS}", file=sys.stderr)
         return 2
     try:
         root = find_checkout(Path.cwd())
     except UnknownLabError as error:
-        print(f"mini-kv gpu-report: {error}", file=sys.stderr)
+        print(f"mini-kv doctor --gpu: {error}", file=sys.stderr)
         return 2
-    args.out.touch()  # a folder that is not there is said now, and not after ten minutes
+    out.touch()  # a folder that is not there is said now, and not after ten minutes
     text = report(root, SECONDS, run_one or run_part)
-    args.out.write_text(text, encoding="utf-8")
-    print(f"written: {args.out}. It contains the GPU's name, versions and measurements, no personal data.")
+    out.write_text(text, encoding="utf-8")
+    print(f"written: {out}. It contains the GPU's name, versions and measurements, no personal data.")
     return 0
 
 
