@@ -167,7 +167,7 @@ upstream: $(VENV)/.ready
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
 OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
 SERVED := starlette uvicorn prometheus-client openai pyzmq msgspec # mini-kv serve, its clients and listeners
-SWEPT := joblib distributed # mini-kv league --jobs and --dask
+SWEPT := joblib distributed # --jobs and --dask of mini-kv replay and curve
 WITH_TORCH := $(OF_TORCH) $(SERVED) $(SWEPT) numpy safetensors transformers matplotlib psutil valkey
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install, and the hashes of its files. Written by: make constraints"; \

@@ -56,7 +56,6 @@ VERBS = {
     "attach": Verb(SERVER, "watch the cache of a running engine, ours or vLLM's", "tools.serve"),
     "verify": Verb(SERVER, "any engine against vLLM's recorded answers, call by call", "course.commands"),
     "class": Verb(CLASS, "grade hand-ins, keep a gradebook, release the labs", "course.commands"),
-    "league": Verb(MORE, "eviction policies side by side on a trace", "tools.traces.commands"),
     "trace": Verb(MORE, "fetch a published trace, or make one from a seed", "tools.traces.commands"),
     "doctor": Verb(MORE, "the installed and the missing packages on this machine", "course.commands"),
 }
@@ -68,6 +67,7 @@ MOVED = {
     "release": "class release",
     "address": "class address",
     "gpu-report": "doctor --gpu",
+    "league": "replay --policy all",
 }
 """Verbs of earlier versions, and what does their work now."""
 

@@ -3,7 +3,7 @@
 Results that a page can compute are computed at the build. What takes another machine, a real trace or hours is kept in
 `book/data`, with the command that wrote it:
 
-    <!-- table league -->                     league.json, or another: `mini-kv league TRACE --json`, cut to the columns
+    <!-- table league -->                     `mini-kv replay TRACE --policy all --json`, cut to the columns
     <!-- table recorded cpu cache small -->   generate-cpu.json: `python -m mini_kv.dev.generate --json FILE`
     <!-- table kernels 9.0 -->                kernels.json: `python -m mini_kv.tests.attention.compiled --write`
     <!-- table kernels-measured h200 -->      gpu-h200.json: `python -m mini_kv.dev.attention --json FILE`

@@ -135,7 +135,7 @@ def run_command(body: str, cpu_seconds: int = _CPU_S, wall_seconds: float = _WAL
         arguments = words[1:]
     else:
         raise FenceError(f"one `mini-kv ...` or `python -m mini_kv...` command belongs here, not {body.strip()!r}")
-    if words[1:2] == ["league"] and "--jobs" not in words:
+    if words[1:2] == ["replay"] and "--jobs" not in words:
         arguments += ["--jobs", "1"]  # it prints the same, and others would take longer to start than to compute
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {key: value for key, value in os.environ.items() if key != "LAB_IMPL"}

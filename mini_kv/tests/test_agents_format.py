@@ -120,7 +120,7 @@ def test_a_wrong_session_is_refused_in_a_sentence(changes: dict[str, Any], probl
     assert str(caught.value).startswith(f"{path}:2: {problem}")
 
 
-@pytest.mark.parametrize("command", ["replay", "curve", "explain", "league"])
+@pytest.mark.parametrize("command", ["replay", "curve", "explain"])
 def test_every_command_reads_sessions(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In blocks of 64, as the file says. Another size is refused."""
     path = str(write(tmp_path, SESSION))

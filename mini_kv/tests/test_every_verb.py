@@ -29,7 +29,6 @@ WORKS = {
     "explain": [SMALL, "--model", "llama-3-8b"],
     "curve": [SMALL, "--model", "llama-3-8b"],
     "replay": [SMALL],
-    "league": [SMALL, "--jobs", "1", "--num-blocks", "60", "--policy", "lru"],
     "plan": ["llama-3-8b"],
     "why": ["llama-3-8b"],
     "session": ["example"],
@@ -117,7 +116,7 @@ def test_no_argument_is_a_traceback(verb: str, checkout: Path, capsys: pytest.Ca
 LONG = {
     "generate": ["A block is", "--max-tokens", "500"],
     "finale": ["--labs", "solution"],
-    "league": [SMALL, "--jobs", "2"],
+    "replay": [SMALL, "--policy", "all", "--jobs", "2"],
     "curve": [SMALL, "--block-sizes", "512", "1024", "--jobs", "2"],
     "run": ["05"],
     "run --watch": ["05"],
@@ -148,7 +147,7 @@ def test_ctrl_c_ends_a_verb_in_silence_with_130(verb: str, seconds: float) -> No
         if not is_done:
             os.killpg(process.pid, signal.SIGINT)
         out, said = process.communicate(timeout=60)
-    at_its_end = seconds == 1.0 and verb in ("curve", "league", "run") and out != ""
+    at_its_end = seconds == 1.0 and verb in ("curve", "replay", "run") and out != ""
     at_its_end = at_its_end and process.returncode in (0, 1, -signal.SIGINT)
     assert is_done or at_its_end or process.returncode == 130
     assert "Traceback" not in said + out and "KeyboardInterrupt" not in said + out

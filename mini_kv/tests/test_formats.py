@@ -186,7 +186,7 @@ def test_two_prompts_with_one_block_in_common() -> None:
     assert as_hashes(trace, 2) == [TraceRequest(0, 5, 1, (0, 1, 2), 2), TraceRequest(7, 5, 2, (0, 3, 4), 2)]
 
 
-@pytest.mark.parametrize("command", ["replay", "curve", "explain", "league"])
+@pytest.mark.parametrize("command", ["replay", "curve", "explain"])
 def test_every_command_takes_every_kind(command: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """Of hashes in blocks of 16 or as declared, and of tokens in blocks as asked."""
     lines = [json.dumps(BAILIAN | {"timestamp": second, "hash_ids": [1089, 1090, second]}) for second in (0, 1, 2)]

@@ -14,7 +14,7 @@ from mini_kv.tools import traces
 from mini_kv.tools.traces.parallel import run_cells
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
-LEAGUE = ("league", SMALL, "--num-blocks", "60", "100", "--policy", "lru", "sieve")
+LEAGUE = ("replay", SMALL, "--num-blocks", "60", "100", "--policy", "lru", "sieve")
 NEEDED = f"the extra sweep: {install_extra('sweep')}"
 
 
@@ -39,7 +39,7 @@ def test_serial_cells_report_their_progress_in_order() -> None:
 
 @pytest.mark.slow
 def test_processes_print_the_same_tables_and_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """`league`, `curve --block-sizes` and `replay` of two strategies, each in two processes and in this one."""
+    """`replay` of two policies and of two strategies, and `curve`, each in two processes and in this one."""
     pytest.importorskip("joblib", reason=NEEDED)
     psutil = pytest.importorskip("psutil", reason="processes are counted: pip install psutil")
     for command in (
@@ -111,5 +111,5 @@ def test_an_address_where_no_scheduler_is(capsys: pytest.CaptureFixture[str]) ->
     assert main([*LEAGUE, "--dask", address]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"mini-kv league: --dask {address}: no scheduler answers there (")
+    assert captured.err.startswith(f"mini-kv replay: --dask {address}: no scheduler answers there (")
     assert captured.err.count("\n") == 1

@@ -254,7 +254,7 @@ def test_a_missing_library_names_the_extra() -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["replay", "curve", "explain", "league"])
+@pytest.mark.parametrize("command", ["replay", "curve", "explain"])
 def test_every_command_takes_chats(folder: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And says what is wrong with the tokenizer."""
     trace = folder / "chats.jsonl"

@@ -216,7 +216,7 @@ def test_what_cannot_be_read_is_named_and_explained(write: Write, log: str | byt
     assert str(caught.value) == f"{path}:{problem}"
 
 
-@pytest.mark.parametrize("command", ["replay", "curve", "explain", "league"])
+@pytest.mark.parametrize("command", ["replay", "curve", "explain"])
 def test_every_command_takes_a_log(write: Write, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And says how to get one, where there is no request in it; a pickle is not opened."""
     how = (

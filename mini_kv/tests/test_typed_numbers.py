@@ -22,7 +22,6 @@ TRACE = "no-such-file.jsonl"
         (["curve", TRACE], "--jobs", ["0", "9" * 30], "a whole number from 1 to 1,000"),
         (["curve", TRACE], "--num-blocks", ["-1", "0"], "a whole number from 1 to 1,000,000,000"),
         (["explain", TRACE], "--num-blocks", ["-1", "0"], "a whole number from 1 to 1,000,000,000"),
-        (["league", TRACE], "--jobs", ["-1", "0"], "a whole number from 1 to 1,000"),
         (["replay", TRACE], "--jobs", ["-1", "0"], "a whole number from 1 to 1,000"),
         (["replay", TRACE], "--ms-per-step", ["-1", "9" * 30], "a whole number from 0 to 60,000"),
         (["trace", "make", "chat"], "--num-requests", ["-1", "0", "9" * 30], "a whole number from 1 to 1,000,000"),

@@ -11,8 +11,9 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES, find_policy
 from mini_kv.policy.eviction import parts_of
 from mini_kv.tools import traces
-from mini_kv.tools.traces.commands.league_command import add_arguments, format_table
-from mini_kv.tools.traces.commands.league_command import run as run_league
+from mini_kv.tools.traces.commands.league_table import format_table
+from mini_kv.tools.traces.commands.replay_command import add_arguments
+from mini_kv.tools.traces.commands.replay_command import run as run_replay
 from mini_kv.tools.traces.league import BELADY, Interval, SessionHits, Standing, compare, default_sizes, league
 from mini_kv.tools.traces.readers.mooncake import read_trace
 from mini_kv.tools.traces.replay import replay
@@ -24,7 +25,7 @@ SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 def run(*argv: str) -> int:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return run_league(parser.parse_args(argv))
+    return run_replay(parser.parse_args(argv))
 
 
 def hits(standings: list[Standing]) -> list[tuple[str, int, int, int]]:
@@ -75,8 +76,8 @@ def test_the_table_marks_the_best_that_does_not_know_the_future(capsys: pytest.C
 
 def test_json_holds_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     """The reports have the names that `mini-kv replay --json` has, and the policy beside them."""
-    assert run(SMALL, "--num-blocks", "100", "--policy", "fifo", "--jobs", "1", "--json") == 0
-    fifo, ceiling = json.loads(capsys.readouterr().out)
+    assert run(SMALL, "--num-blocks", "100", "--policy", "lru", "fifo", "--jobs", "1", "--json") == 0
+    _, fifo, ceiling = json.loads(capsys.readouterr().out)
     assert (fifo["policy"], ceiling["policy"]) == ("fifo", "belady")
     assert fifo["hit_tokens"] == replay(read_trace(SMALL), 100, parts=parts_of(POLICIES["fifo"])).hit_tokens
 
@@ -84,9 +85,16 @@ def test_json_holds_every_report(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((SMALL, "--policy", "lur"), "mini-kv league: there is no policy 'lur'; did you mean lru?"),
-        ((SMALL, "--num-blocks", "1"), "mini-kv league: a pool of 1 blocks: the null block takes one, so at least 2"),
-        (("none.jsonl",), "mini-kv league: none.jsonl: No such file or directory"),
+        ((SMALL, "--policy", "lur"), "mini-kv replay: there is no policy 'lur'; did you mean lru?"),
+        (
+            (SMALL, "--num-blocks", "1", "9"),
+            "mini-kv replay: a pool of 1 blocks: the null block takes one, so at least 2",
+        ),
+        (
+            (SMALL, "--policy", "all", "--rate", "recorded"),
+            "mini-kv replay: --rate, --admission and --concurrency are for one policy and one pool",
+        ),
+        (("none.jsonl", "--policy", "all"), "mini-kv replay: none.jsonl: No such file or directory"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,4 +151,4 @@ def test_the_league_compares_with_the_first_policy_by_session(
     assert told[2].split() == ["6", "9"]
     assert told[3].split() == ["belady", "+40.40", "(+24.24", "to", "+48.48)", "+0.00", "(+0.00", "to", "+0.00)"]
     assert run(SMALL, "--num-blocks", "50", "--intervals", "0") == 2
-    assert capsys.readouterr().err.startswith("mini-kv league: --intervals needs a trace with several sessions")
+    assert capsys.readouterr().err.startswith("mini-kv replay: --intervals needs a trace with several sessions")

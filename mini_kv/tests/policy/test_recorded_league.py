@@ -41,7 +41,7 @@ def test_the_table_has_every_policy_and_marks_the_best() -> None:
     rows = league().splitlines()
     assert [row.split(" | ")[0].strip("| ") for row in rows[2:11]] == [*POLICIES, BELADY]
     assert sum(row.count("**") for row in rows) == 2 * 7
-    assert "`mini-kv league conversation.jsonl" in rows[-1]
+    assert "`mini-kv replay conversation.jsonl" in rows[-1]
 
 
 AGENTS = " ".join((ROOT / "book/docs/chapters/25-agents.md").read_text(encoding="utf-8").split())

@@ -1,4 +1,7 @@
-"""`mini-kv replay TRACE.jsonl`: the command around `replay`, and with `--rate` or `--admission` `replay_with_clock`."""
+"""`mini-kv replay TRACE.jsonl`: the command around `replay`, `league` and, with `--rate` or `--admission`, the clock.
+
+One policy and one pool: a report. Several of either: a table of hit rates.
+"""
 
 import argparse
 import sys
@@ -15,6 +18,7 @@ from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
 from mini_kv.progress_line import ProgressLine
 from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
+from mini_kv.tools.traces.commands.league_table import asks_for_league, print_league, standings_of
 from mini_kv.tools.traces.parallel import add_cell_arguments, run_cells
 from mini_kv.tools.traces.prompt_hashes import as_hashes
 from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
@@ -27,14 +31,15 @@ from mini_kv.typed_numbers import whole_number
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser)
-    parser.add_argument(
-        "--num-blocks", type=int, metavar="N", help="blocks of the pool, with the null block (default: all)"
-    )
+    about = "blocks of the pool, with the null block (default: all; for several policies eight sizes)"
+    parser.add_argument("--num-blocks", type=int, nargs="+", default=[], metavar="N", help=about)
     about = "requests at once (default: 1, with a clock 128)"
     parser.add_argument("--concurrency", type=int, metavar="N", help=about)
-    about = f"of eviction: {', '.join(POLICIES)}, or file.py:Class (default: lru)"
-    parser.add_argument("--policy", metavar="NAME", default="lru", help=about)
-    add_json_flag(parser, "print the report as one JSON object")
+    about = f"of eviction: {', '.join(POLICIES)}, file.py:Class, or all (default: lru)"
+    parser.add_argument("--policy", nargs="+", action="extend", metavar="NAME", help=about)
+    about = "several policies: the differences to the first, over sessions drawn by this seed"
+    parser.add_argument("--intervals", type=int, metavar="SEED", help=about)
+    add_json_flag(parser, "print the report, or the reports, as JSON")
     clock = parser.add_argument_group("with a clock and answers, through the scheduler")
     clock.add_argument("--rate", metavar="R", help="requests per second, or the word recorded")
     about = f"when waiting requests are admitted: {', '.join(strategies())}, file.py:Class, or all; may be repeated"
@@ -44,27 +49,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cell_arguments(parser)
 
 
-@one_line_errors("replay", TraceError, ConfigError, file="trace")
+@one_line_errors("replay", TraceError, ConfigError, ImportError, SyntaxError, file="trace")
 def run(args: argparse.Namespace) -> int:
-    """Replay the trace and print the report. Return the exit status.
+    """Replay the trace and print the report. Several policies or pools: a table. Return the exit status.
 
     0: done. 2: the trace or an argument is wrong. Then stderr gets one line, and nothing was replayed.
     """
+    args.policy = args.policy or ["lru"]
     names = _names(args.admission)
-    with ProgressLine(sys.stderr, "reading the trace") as line, finished_policies([args.policy, *names]):
-        policy = find_policy(args.policy)
+    is_clocked = args.rate is not None or args.admission is not None
+    is_league = asks_for_league(args)
+    if is_league and (is_clocked or args.concurrency is not None):
+        raise ConfigError("--rate, --admission and --concurrency are for one policy and one pool")
+    with ProgressLine(sys.stderr, "reading the trace") as line, _finished_policies([*args.policy, *names]):
+        if is_league:
+            standings = standings_of(as_hashes(read_traffic(args), args.block_size), args, line)
+            return print_league(standings, args)
+        policy, num_blocks = find_policy(args.policy[0]), next(iter(args.num_blocks), None)
         for name in names:
             find_strategy(name)  # a wrong name is told before a minute has gone by
         rate = _rate(args.rate)
         trace = as_hashes(read_traffic(args), args.block_size)
         line.total = len(trace)
         concurrency = 1 if args.concurrency is None else args.concurrency
-        is_clocked = args.rate is not None or args.admission is not None
         if is_clocked:
             reports = _with_clock(trace, names, rate, args, line)
         else:
             parts = parts_of(policy)
-            report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts, on_progress=line.show)
+            report = replay(trace, num_blocks, concurrency=concurrency, parts=parts, on_progress=line.show)
     if not is_clocked:
         return print_report(args, report.as_dict, lambda: _format_report(report))
     figures = {name: asdict(report) for name, report in reports.items()}
@@ -72,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def finished_policies(policies: Sequence[str]) -> Iterator[None]:
+def _finished_policies(policies: Sequence[str]) -> Iterator[None]:
     """Raise `ConfigError` in the block for a method that one of the policies from files lacks."""
     try:
         yield
@@ -107,11 +119,11 @@ def _with_clock(
     config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
     replay_under: Callable[..., ClockReport] = partial(
         _replay_under,
-        num_blocks=args.num_blocks,
+        num_blocks=next(iter(args.num_blocks), None),
         config=config,
         rate=rate,
         ms_per_step=args.ms_per_step,
-        policy=args.policy,
+        policy=args.policy[0],
     )
     if len(names) == 1:
         return {names[0]: replay_under(trace, names[0], on_progress=line.show)}

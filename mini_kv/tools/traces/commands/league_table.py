@@ -1,42 +1,36 @@
-"""`mini-kv league TRACE.jsonl`: the hit rate of each eviction policy in pools of several sizes."""
+"""The table of `mini-kv replay` for several policies or pools: the hit rate of each policy in each pool."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
-from mini_kv.tools.traces.commands.replay_command import finished_policies
+from mini_kv.tools.planning.command_output import print_report
 from mini_kv.tools.traces.league import BELADY, Standing, checked_sizes, compare, default_sizes, league
-from mini_kv.tools.traces.parallel import add_cell_arguments
-from mini_kv.tools.traces.prompt_hashes import as_hashes
-from mini_kv.tools.traces.readers.formats import add_trace_arguments, read_traffic
-from mini_kv.tools.traces.readers.mooncake import TraceError
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
+
+ALL = "all"
+"""The word for all policies of the catalogue."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run` reads."""
-    add_trace_arguments(parser)
-    about = "sizes of the pool in blocks, with the null block (default: eight)"
-    parser.add_argument("--num-blocks", type=int, nargs="+", metavar="N", help=about)
-    about = f"{', '.join(POLICIES)} (default: all of these), or file.py:Class"
-    parser.add_argument("--policy", nargs="+", action="extend", metavar="NAME", help=about)
-    add_cell_arguments(parser)
-    about = "differences to the first policy, over sessions drawn by this seed"
-    parser.add_argument("--intervals", type=int, metavar="SEED", help=about)
-    add_json_flag(parser, "print every replay's report as one JSON object")
+def asks_for_league(args: argparse.Namespace) -> bool:
+    """Return whether the arguments name several policies, several pools, or a comparison of them."""
+    return len(args.policy) > 1 or ALL in args.policy or len(args.num_blocks) > 1 or args.intervals is not None
 
 
-@one_line_errors("league", TraceError, ConfigError, ImportError, SyntaxError, file="trace")
-def run(args: argparse.Namespace) -> int:
-    """Replay the trace under every policy and print the table. Return the exit status.
+def standings_of(trace: Sequence[TraceRequest], args: argparse.Namespace, line: ProgressLine) -> list[Standing]:
+    """Replay the trace under every requested policy in every requested pool."""
+    sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
+    policies = [name for asked in args.policy for name in (POLICIES if asked == ALL else (asked,))] + [BELADY]
+    if args.intervals is not None and len({entry.session_id for entry in trace}) == 1:
+        raise ConfigError("--intervals needs a trace with several sessions, such as `mini-kv trace fetch agents`")
+    line.total = len(sizes) * len(policies)
+    return league(trace, sizes, policies, jobs=args.jobs, dask=args.dask, on_progress=line.show)
 
-    0: done. 2: the trace or an argument is wrong, with one line on stderr.
-    """
-    with ProgressLine(sys.stderr, "reading the trace") as line, finished_policies(args.policy or []):
-        standings = _standings(args, line)
+
+def print_league(standings: Sequence[Standing], args: argparse.Namespace) -> int:
+    """Print the table, with `--intervals` the differences too, and return the exit status."""
 
     def lines() -> list[str]:
         return [format_table(standings)] + (
@@ -45,16 +39,6 @@ def run(args: argparse.Namespace) -> int:
 
     figures = [{"policy": s.policy, **s.report.as_dict()} for s in standings]
     return print_report(args, lambda: figures, lines, wrap=False)
-
-
-def _standings(args: argparse.Namespace, line: ProgressLine) -> list[Standing]:
-    trace = as_hashes(read_traffic(args), args.block_size)
-    sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
-    policies = [*(args.policy or POLICIES), BELADY]
-    if args.intervals is not None and len({entry.session_id for entry in trace}) == 1:
-        raise ConfigError("--intervals needs a trace with several sessions, such as `mini-kv trace fetch agents`")
-    line.total = len(sizes) * len(policies)
-    return league(trace, sizes, policies, jobs=args.jobs, dask=args.dask, on_progress=line.show)
 
 
 def format_table(standings: Sequence[Standing]) -> str:
