@@ -166,7 +166,7 @@ def test_every_golden_prefix_has_the_same_hash(browser: Answers, here: Answers, 
 
 
 def test_every_module_imports(browser: Answers, here: Answers) -> None:
-    """All of core, trace and labkit, and the text of viz, from the files of a page alone."""
+    """All of core, story and labkit, from the files of a page alone."""
     assert browser["modules"] == here["modules"]
     assert {
         "mini_kv.core.request",

@@ -58,7 +58,7 @@ def answers() -> dict[str, Any]:
 
 
 def modules() -> list[str]:
-    """Import all of core, trace and labkit, and viz as far as it is text; return the names."""
+    """Import all of core, story and labkit; return the names."""
     names = ["mini_kv", "mini_kv.story.text", "mini_kv.story.terminal"]
     for package in ("mini_kv.core", "mini_kv.story", "mini_kv.course.labkit"):
         path = importlib.import_module(package).__path__
