@@ -258,7 +258,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         for manager in cycle(self.full_attention_first):
             group_id = manager.kv_cache_group_id
             if group_id not in hits or manager in self.skipping_managers:
-                num_dropped = manager.block_size if manager.use_eagle else 0  # found behind the hit, and dropped
+                num_dropped = manager.num_dropped_blocks * manager.block_size  # found after the hit
                 hashes = manager.hashes_per_block(block_hashes)
                 hits[group_id] = manager.find_longest_cache_hit(hashes, hit_length + num_dropped)
             length = min(len(hits[group_id]) * manager.block_size, hit_length)

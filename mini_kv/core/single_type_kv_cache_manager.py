@@ -57,7 +57,7 @@ class SingleTypeKVCacheManager(ABC):
         Args:
             kv_cache_spec: the layers' kind and the block size.
             block_pool: shared by all groups.
-            kv_cache_group_id: index of the group, which is part of its keys.
+            kv_cache_group_id: index of the group, which is part of its entries in the index.
             hash_block_size: tokens per hash in `Request.block_hashes`. It is less than `block_size` if another group
                 has smaller blocks.
             cache_hit_alignment_tokens: hits end on multiples of this. It is more than `block_size` if another group
@@ -82,7 +82,7 @@ class SingleTypeKVCacheManager(ABC):
         self.num_skipped_block: dict[str, int] = {}
         """Number of blocks of each table, from its head, that have been freed. Absent while there are none."""
         self.forked: dict[str, bool] = {}
-        """Requests that share full blocks without a key, as a fork or its parent. Each may cache these blocks."""
+        """Requests that share full blocks without a hash, as a fork or its parent. Each may cache these blocks."""
 
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
@@ -90,8 +90,16 @@ class SingleTypeKVCacheManager(ABC):
 
     @property
     def num_blocks_of_hit(self) -> int | None:
-        """Number of blocks before its end that a hit needs. `None` means all, so that every block gets a key."""
+        """Number of blocks before its end that a hit needs. `None` means all, so that every block gets a hash."""
         return None
+
+    @property
+    def num_dropped_blocks(self) -> int:
+        """Number of blocks at the end of a cached prefix that a hit leaves out: 1 for a drafter's layers, else 0.
+
+        A drafter's KV of a token depends on the next token too. So the last block has to be computed again.
+        """
+        return int(self.use_eagle)
 
     @property
     def blocks_per_boundary(self) -> int:
@@ -116,7 +124,7 @@ class SingleTypeKVCacheManager(ABC):
         """
         index = self.block_pool.cached_block_hash_to_block
         step = self.blocks_per_boundary
-        num_dropped = int(self.use_eagle)
+        num_dropped = self.num_dropped_blocks
         num_blocks = (min(max_length // self.block_size, len(block_hashes)) - num_dropped) // step * step
         while num_blocks > 0:
             first = self.get_num_skipped_tokens(num_blocks * self.block_size) // self.block_size
@@ -213,8 +221,8 @@ class SingleTypeKVCacheManager(ABC):
         hashes = self.hashes_per_block(request.block_hashes)
         num_hashed = min(num_full, len(hashes))
         num_full = num_hashed // self.blocks_per_boundary * self.blocks_per_boundary
-        if self.use_eagle and 0 < num_full < num_hashed:
-            num_full += 1  # found behind a hit, and dropped
+        if 0 < num_full < num_hashed:
+            num_full += self.num_dropped_blocks  # found after a hit, and left out of it
         if num_full <= num_cached:
             return
         table = self.req_to_blocks[request.request_id]
@@ -330,7 +338,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
             if found is None:
                 break
             hit.append(found)
-        return hit[:-1] if self.use_eagle else hit
+        return hit[:-1] if self.num_dropped_blocks else hit
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager):
