@@ -24,7 +24,7 @@ from mini_kv.core.checks import check_admitted, check_allocation, check_cache_sa
 from mini_kv.core.copy_on_write import CopyOnWrite
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.core.quiet import QuietStretches
+from mini_kv.core.quiet import NoOpRanges
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 
 
@@ -98,7 +98,7 @@ class KVCacheManager:
         self.num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which other requests computed. A subclass with
         another admission may leave it empty."""
-        self.quiet = QuietStretches()
+        self.quiet = NoOpRanges()
         self.num_hash_lookahead_tokens = hash_lookahead = kv_cache_config.num_hash_lookahead_tokens
         """Tokens after each block that its hash covers. See `KVCacheConfig`."""
         self._block_hasher = parts.make_block_hasher(

@@ -14,7 +14,7 @@ from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, cdiv
 
 
-class QuietStretches(dict[Request, tuple[int, int]]):
+class NoOpRanges(dict[Request, tuple[int, int]]):
     """Per request: the fewest tokens at which a quiet call may start, and the number before which it must end."""
 
     def covers(self, request: Request, num_new_tokens: int) -> bool:

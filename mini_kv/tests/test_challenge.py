@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 from mini_kv.cli import main
 from mini_kv.course.given.contract import PUBLIC, SENTENCES, Variant, draw, in_variant
 from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS
-from mini_kv.course.grading.copies import fresh_copy
+from mini_kv.course.grading.hidden_tests import fresh_copy
 from mini_kv.course.labkit.course_settings import load_course
 from mini_kv.course.labkit.lab import load_lab
 from mini_kv.course.verify.board import badge, green_topics, sign, squares

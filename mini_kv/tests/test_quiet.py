@@ -20,7 +20,7 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_kv.core.quiet import QuietStretches
+from mini_kv.core.quiet import NoOpRanges
 from mini_kv.core.request import Request
 
 Kind = TypeVar("Kind", bound=KVCacheManager)
@@ -34,7 +34,7 @@ class LooksEveryTime(KVCacheManager):
         return super().allocate_slots(*args, **kwargs)
 
 
-class CountingStretches(QuietStretches):
+class CountingStretches(NoOpRanges):
     """Counts the calls that do not end at once."""
 
     num_looks = 0

@@ -9,7 +9,7 @@ from mini_kv.course.commands import need_pytest, write_file
 from mini_kv.course.grading.grade import TO_REVIEW, Grader, Mark
 from mini_kv.course.grading.gradebook import as_csv, save
 from mini_kv.course.grading.handins import find_handins, read_roster
-from mini_kv.course.grading.isolation import KINDS, find_walls
+from mini_kv.course.grading.isolation import KINDS, find_sandbox
 from mini_kv.course.labkit.lab import all_labs, find_checkout, find_lab
 from mini_kv.progress_line import ProgressLine
 from mini_kv.typed_numbers import whole_number
@@ -72,10 +72,10 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
         if accepted not in {f"{handin.student}/{lab.lab_id}" for handin in handins for lab in labs}:
             raise ValueError(f"--accept {accepted}: no hand-in for this student and lab; write it as 07/lab-05")
     Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
-    print(walls.in_words)
+    sandbox = find_sandbox(args.isolation, root.resolve(), [place.resolve()])
+    print(sandbox.in_words)
     with ProgressLine(sys.stderr, "grading") as line:
-        grader = Grader(labs, walls, args.seconds, args.accept)
+        grader = Grader(labs, sandbox, args.seconds, args.accept)
         marks = grader.grade_all(handins, args.jobs, lambda mark: line.print(_line_of(mark)))
     save(Path(args.out), marks, labs)
     if args.csv is not None:

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mini_kv.course.grading.class_report import lines, of_lab, picture_page
 from mini_kv.course.grading.grade import Mark
 from mini_kv.course.grading.gradebook import FILE, feedback, gradebook_csv, gradebook_page, load
 from mini_kv.course.grading.handins import printable
-from mini_kv.course.grading.picture import lines, of_lab, picture_page
 from mini_kv.course.labkit.learner_state import write_whole
 from mini_kv.messages import choices, shown
 

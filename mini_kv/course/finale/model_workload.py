@@ -114,7 +114,7 @@ class ModelEngine:
         parts = {**seams(own, on_logits=self._note), "make_manager": self.live.make_manager}
         self.engine = LLMEngine(model, tokenizer, workload.config, **parts)
         self.live.watch(self.engine)
-        self.live.turned(busy=False)
+        self.live.on_step(busy=False)
         self.number = 0
         self._arrivals = Arrivals(workload.arrivals())
         self._arrived: dict[str, Arrived] = {}
@@ -141,7 +141,7 @@ class ModelEngine:
         assert self.engine.tokenizer is not None
         arrived = Arrived(arrival.request_id, self.engine.tokenizer.encode(text))
         self._arrived[arrival.request_id] = arrived
-        self.live.came(arrived)
+        self.live.on_request(arrived)
 
     def _step(self) -> Step:
         self._logits = {}
@@ -150,7 +150,7 @@ class ModelEngine:
         for delta in deltas:
             token_ids[sample_name(delta.request_id, delta.index)] = delta.new_token_ids
             self._take(delta)
-        self.live.turned(busy=False)
+        self.live.on_step(busy=False)
         frame, spans, _, heading = self.live.kept[-1]
         if heading["do"] != f"step {self.engine.stats.num_steps}":
             spans = []
@@ -181,4 +181,4 @@ class ModelEngine:
             self._arrivals.say(delta.request_id, delta.new_text)
         if delta.finish_reason:
             self._arrivals.sample_ended(delta.request_id)
-        self.live.said(self._arrived[delta.request_id], delta)
+        self.live.on_token(self._arrived[delta.request_id], delta)

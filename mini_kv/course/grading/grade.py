@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_kv.course.grading.copies import Copy, fresh_copy
 from mini_kv.course.grading.handins import HandIn, printable
-from mini_kv.course.grading.isolation import LIMITS, PIPES, Walls, environment_of, limits_of
-from mini_kv.course.grading.look import objections
+from mini_kv.course.grading.hidden_tests import Copy, fresh_copy
+from mini_kv.course.grading.isolation import LIMITS, PIPES, Sandbox, environment_of, limits_of
+from mini_kv.course.grading.static_check import objections
 from mini_kv.course.labkit.lab import Lab
 from mini_kv.course.labkit.misconception import find_beliefs
 from mini_kv.course.labkit.scoreboard import LabResult, State
@@ -69,16 +69,16 @@ class Mark:
 class Grader:
     """Grades hand-ins, and keeps the data that all of them share."""
 
-    def __init__(self, labs: Sequence[Lab], walls: Walls, seconds: int, accepted: Iterable[str] = ()) -> None:
+    def __init__(self, labs: Sequence[Lab], sandbox: Sandbox, seconds: int, accepted: Iterable[str] = ()) -> None:
         """Set the labs, and collect the tests of each, without a student's code.
 
         Args:
             labs: to be graded.
-            walls: the isolation of each process.
+            sandbox: the isolation of each process.
             seconds: CPU seconds of one lab's process.
             accepted: each `STUDENT/LAB` whose code may run despite objections.
         """
-        self.labs, self.walls, self.seconds, self.accepted = labs, walls, seconds, set(accepted)
+        self.labs, self.sandbox, self.seconds, self.accepted = labs, sandbox, seconds, set(accepted)
         self.tests = {lab.lab_id: self._expected(lab) for lab in labs}
 
     def _expected(self, lab: Lab) -> dict[str, dict[str, Any]]:
@@ -175,14 +175,14 @@ class Grader:
         """Start the process, read its output until it ends or its time is over, and end all its processes."""
         (read_word, write_word), (read_report, write_report) = os.pipe(), os.pipe()
         word = secrets.token_hex(16)
-        environment = environment_of(self.walls.root, folder) | {
+        environment = environment_of(self.sandbox.root, folder) | {
             "LAB_IMPL": f"hand-in/{lab.lab_id}.py",
             PIPES: f"{read_word},{write_report}",
-            LIMITS: json.dumps(limits_of(lab.needs, self.seconds, self.walls.kind)),
+            LIMITS: json.dumps(limits_of(lab.needs, self.seconds, self.sandbox.kind)),
         }
         with (folder / "said").open("w+b") as said:
             process = subprocess.Popen(
-                self.walls.command(folder, command),
+                self.sandbox.command(folder, command),
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ from typing import Any
 
 from mini_kv.course.grading.grade import Grader, Mark
 from mini_kv.course.grading.handins import read_handin
-from mini_kv.course.grading.isolation import find_walls
+from mini_kv.course.grading.isolation import find_sandbox
 from mini_kv.course.grading.release import release
 from mini_kv.course.labkit.lab import Lab, find_lab
 from mini_kv.course.labkit.learner_state import write_whole
@@ -85,7 +85,7 @@ def main(words: list[str]) -> int:
     write_whole(Path(out), json.dumps(gradescope_results(mark), indent=2) + "\n")  # should this process be ended
     try:
         handin = read_handin(Path(submission), [lab.lab_id], {})
-        mark = Grader([lab], find_walls("auto", lab.root.resolve(), ()), 120).grade(handin, lab)
+        mark = Grader([lab], find_sandbox("auto", lab.root.resolve(), ()), 120).grade(handin, lab)
     except (OSError, ValueError) as error:
         mark.why = [str(error)]
     write_whole(Path(out), json.dumps(gradescope_results(mark), indent=2) + "\n")

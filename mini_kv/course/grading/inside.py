@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mini_kv.course.grading.isolation import LIMITS, PIPES
-from mini_kv.course.labkit.judge import changed, functions_of_all_modules
+from mini_kv.course.labkit.tamper_check import changed, functions_of_all_modules
 
 _MESSAGE = 4_000
 """The most characters of a failure's message in the report."""

@@ -33,7 +33,7 @@ class NoIsolationError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
+class Sandbox:
     """The isolation of submissions, and the folders hidden from them."""
 
     kind: str
@@ -74,30 +74,30 @@ class Walls:
         return [*alone, *whole, *(word for words in view for word in words)]
 
 
-def find_walls(wanted: str, root: Path, hidden: Sequence[Path]) -> Walls:
+def find_sandbox(wanted: str, root: Path, hidden: Sequence[Path]) -> Sandbox:
     """Return the isolation of this kind, or with "auto" the best kind that works on this machine.
 
     Raises `NoIsolationError` if the requested kind does not work here.
     """
     lacks: list[str] = []
     for kind in KINDS if wanted == "auto" else [wanted]:
-        walls = Walls(kind, root, tuple(hidden), "; ".join(lacks))
-        why = "" if kind == "process" else _why_not(walls)
+        sandbox = Sandbox(kind, root, tuple(hidden), "; ".join(lacks))
+        why = "" if kind == "process" else _why_not(sandbox)
         if not why:
-            return walls
+            return sandbox
         lacks.append(why)
     raise NoIsolationError(f"{wanted} does not work here: {lacks[0]}")
 
 
-def _why_not(walls: Walls) -> str:
+def _why_not(sandbox: Sandbox) -> str:
     """Return why this isolation does not work here, or an empty string."""
-    if shutil.which(walls.kind) is None:
-        return f"{walls.kind} is not installed"
+    if shutil.which(sandbox.kind) is None:
+        return f"{sandbox.kind} is not installed"
     with tempfile.TemporaryDirectory() as folder:
-        command = walls.command(Path(folder).resolve(), [sys.executable, "-c", "import pytest"])
+        command = sandbox.command(Path(folder).resolve(), [sys.executable, "-c", "import pytest"])
         tried = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     said = tried.stderr.strip().splitlines()
-    return f"{walls.kind}: {said[-1][:120] if said else 'it ended with an error'}" if tried.returncode else ""
+    return f"{sandbox.kind}: {said[-1][:120] if said else 'it ended with an error'}" if tried.returncode else ""
 
 
 def limits_of(needs: str, seconds: int, kind: str) -> dict[str, int]:

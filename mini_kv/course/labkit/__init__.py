@@ -5,8 +5,8 @@ reading order: `lab` (a lab's data), `learner_parts` (the parts that an engine c
 `implementation` (LAB_IMPL: the code that runs), `fixture` (the fixture of a test), `time_limit` (its limits), `naive`
 and `lives` (for comparisons: a slow cache and scheduler, random lives), `failure` (the message), `scoreboard`,
 `misconception` (names the belief that leads to a wrong answer), `learner_state`, `progress` and `export` (stored
-results), `spelling` (compares a learner's answer), `judge` (detects changes of the judge), `plugin` (pytest's hooks),
-`shrink` (the fewest steps that fail), `audit` (checks the tests), `course_settings` (an instructor's settings).
+results), `spelling` (compares a learner's answer), `tamper_check` (detects changes of the judge), `plugin` (pytest's
+hooks), `shrink` (the fewest steps that fail), `audit` (checks the tests), `course_settings` (an instructor's settings).
 """
 
 from typing import TYPE_CHECKING, NoReturn

@@ -26,7 +26,6 @@ from mini_kv.course.labkit.export import remove_old, write_results
 from mini_kv.course.labkit.failure import describe, describe_break_down, num_signs, observed, running_line, with_belief
 from mini_kv.course.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.course.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
-from mini_kv.course.labkit.judge import changed, functions_of_the_judge
 from mini_kv.course.labkit.lab import NEEDS, PACKAGES, Lab, is_lab_test, load_lab
 from mini_kv.course.labkit.misconception import beliefs_for_learner
 from mini_kv.course.labkit.progress import record_run
@@ -40,6 +39,7 @@ from mini_kv.course.labkit.scoreboard import (
     first_failures,
     in_full,
 )
+from mini_kv.course.labkit.tamper_check import changed, functions_of_the_judge
 from mini_kv.course.labkit.time_limit import (
     PATIENCE_S,
     TIME_LIMIT_S,

@@ -138,7 +138,7 @@ class Play:
         )
         self.scheduler = Scheduler(manager, limits)
         self.live.watch(self)
-        self.live.turned(busy=False)  # the story begins with the empty pool
+        self.live.on_step(busy=False)  # the story begins with the empty pool
         self._output: SchedulerOutput | None = None
 
     def _make_manager(self, config: KVCacheConfig, *, new_block: Any, **options: Any) -> KVCacheManager:
@@ -168,7 +168,7 @@ class Play:
         )
         detokenizer = IncrementalDetokenizer(self.tokenizer, ())
         self.boxes[name] = Box(text, box.num_sent + 1, request_id, token_ids, detokenizer=detokenizer)
-        self.live.came(self.boxes[name])
+        self.live.on_request(self.boxes[name])
 
     def stop(self, name: str) -> None:
         """Abort the box's request. Its text stays, and so do its cached blocks."""
@@ -192,7 +192,7 @@ class Play:
         group, and whether it needs a next token (`samples`).
         """
         if not self.scheduler.has_unfinished_requests:
-            self.live.turned(busy=False)
+            self.live.on_step(busy=False)
             return None
         self._output = output = self.scheduler.schedule()
         rows = []
@@ -219,7 +219,7 @@ class Play:
         tokens = {name: [token_id] for name, token_id in sampled_token_ids.items()}
         for result in self.scheduler.update_from_output(output, tokens):
             self._append(result.request_id, result.new_token_ids[0], result.finish_reason)
-        self.live.turned(busy=False)
+        self.live.on_step(busy=False)
 
     def _count(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> None:
         self.stats.num_steps += 1
@@ -241,12 +241,12 @@ class Play:
             box.detokenizer.finish()
         new_text = box.detokenizer.text[num_shown:]
         box.text += new_text
-        self.live.said(box, Said(request_id, new_text, finish_reason, box.num_cached_tokens))
+        self.live.on_token(box, Said(request_id, new_text, finish_reason, box.num_cached_tokens))
         if finish_reason is not None:
             box.finish_reason, box.detokenizer = finish_reason, None
 
     def _end(self, box: Box, finish_reason: str) -> None:
-        self.live.said(box, Said(box.request_id, "", finish_reason, box.num_cached_tokens))
+        self.live.on_token(box, Said(box.request_id, "", finish_reason, box.num_cached_tokens))
         box.finish_reason, box.detokenizer = finish_reason, None
 
     # What the page shows.

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from mini_kv.course.commands import gradebook_command, release_command
+from mini_kv.course.grading.class_report import alike, beliefs, foreseen, lines, picture_page, stops
 from mini_kv.course.grading.grade import Mark
 from mini_kv.course.grading.gradebook import as_csv, first_message, gradebook_csv, gradebook_page, load, save
 from mini_kv.course.grading.gradescope import gradescope_zip, main
-from mini_kv.course.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
 from mini_kv.course.grading.release import LINK, README, leaks
 from mini_kv.course.grading.solution_leaks import Secrets
 from mini_kv.course.labkit.lab import find_lab

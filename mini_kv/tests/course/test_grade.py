@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from mini_kv.course.commands.grade_command import run
-from mini_kv.course.grading.copies import Copy, with_canaries
 from mini_kv.course.grading.grade import Grader, Mark, _Ran
 from mini_kv.course.grading.gradebook import first_message
 from mini_kv.course.grading.handins import (
@@ -29,8 +28,9 @@ from mini_kv.course.grading.handins import (
     read_handin,
     read_roster,
 )
-from mini_kv.course.grading.isolation import Walls, find_walls
-from mini_kv.course.grading.look import objections
+from mini_kv.course.grading.hidden_tests import Copy, with_canaries
+from mini_kv.course.grading.isolation import Sandbox, find_sandbox
+from mini_kv.course.grading.static_check import objections
 from mini_kv.course.labkit.lab import all_labs, find_lab
 from mini_kv.tests.course.attempts import all_attempts
 from mini_kv.tests.course.cheats import ENGINES, REFUSED, RUN, SOLVED, SPIES, WITH_TORCH
@@ -44,7 +44,7 @@ ENGINE = "alt_engine.py"
 @pytest.fixture(scope="module")
 def grader():
     """With the walls that every system has: what they do not stop must be stopped all the same."""
-    return Grader([LAB], Walls("process", ROOT), seconds=20)
+    return Grader([LAB], Sandbox("process", ROOT), seconds=20)
 
 
 def grade(grader, code, student="1", **page):
@@ -157,7 +157,7 @@ FORCED = {
 @pytest.mark.parametrize("cheat", FORCED)
 def test_what_a_ta_lets_run_by_mistake_still_gets_no_points(cheat):
     """The second line: nothing passes, or the judge notices that it was changed, or passes what cannot pass."""
-    grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
+    grader = Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
     mark = grade(grader, SOLVED + REFUSED[cheat])
     assert (mark.status, mark.score) == (FORCED[cheat], 0)
 
@@ -178,7 +178,7 @@ except OSError: seen.append(False)
 raise ValueError(f"seen: {{seen}}")
 """
     try:
-        walls = find_walls("bwrap", ROOT, [tmp_path])
+        walls = find_sandbox("bwrap", ROOT, [tmp_path])
     except ValueError as error:
         said = str(error)
     else:
@@ -234,7 +234,7 @@ def test_a_canary_is_a_copy_of_a_labs_test_and_its_name_does_not_tell():
 @pytest.mark.parametrize("lab", [lab for lab in all_labs(ROOT) if lab.needs == "C"], ids=lambda lab: lab.lab_id)
 def test_canaries_fail_for_right_code_and_its_marks_are_full(lab):
     code = (lab.solutions / "solution.py").read_bytes()
-    grader = Grader([lab], Walls("process", ROOT), seconds=60)
+    grader = Grader([lab], Sandbox("process", ROOT), seconds=60)
     mark = grader.grade(HandIn("1", {lab.lab_id: code}), lab)
     assert (mark.status, mark.score, mark.why) == ("graded", lab.points, [])
 
@@ -277,7 +277,7 @@ def test_the_tests_own_way_to_admit_a_request_is_held_whatever_the_file_binds(be
 
 @pytest.mark.slow
 def test_and_it_does_nothing_while_the_learners_function_runs():
-    grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
+    grader = Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
     mark = grade(grader, SOLVED + HELD.replace("BEGIN", "pass").replace("ADMIT", "kv.hold"))
     assert mark.score <= 6
     assert "hold is for the tests" in first_message(mark)
@@ -313,7 +313,7 @@ def test_setting_an_attribute_that_is_no_field_is_held(how):
 @pytest.mark.slow
 def test_a_patch_of_the_standard_library_is_seen_by_the_judge_and_not_by_the_report():
     """Accepted by mistake: the report is written without json, and each module is watched."""
-    grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
+    grader = Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
     mark = grade(grader, f"import json\n{SOLVED}{PATCHED['in a function']}")
     assert (mark.status, mark.score) == ("held", 0)
     assert mark.why == ["it changed other functions: json.encoder.JSONEncoder.encode"]
@@ -340,14 +340,14 @@ def test_the_isolation_that_is_left_is_told_with_the_reason(tmp_path, monkeypatc
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: {said}' >&2\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    walls = find_walls("auto", ROOT, [])
+    walls = find_sandbox("auto", ROOT, [])
     assert walls.kind == "process"
     assert walls.lacks == (
         "bwrap: bwrap: No permissions to create new namespace; unshare: unshare: Operation not permitted"
     )
     assert "end your other processes" in walls.in_words and walls.lacks in walls.in_words
     with pytest.raises(ValueError, match=r"bwrap does not work here: .*No permissions"):
-        find_walls("bwrap", ROOT, [])
+        find_sandbox("bwrap", ROOT, [])
 
 
 def test_a_file_in_utf_16_is_told_so(grader):

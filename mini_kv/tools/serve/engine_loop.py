@@ -82,13 +82,13 @@ class Ticket:
 class Watcher(Protocol):
     """Observes the loop. Its methods are called in the engine's thread."""
 
-    def came(self, ticket: Ticket) -> None:
+    def on_request(self, ticket: Ticket) -> None:
         """Record that the engine accepted a request."""
 
-    def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
+    def on_token(self, ticket: Ticket, delta: DeltaOutput) -> None:
         """Record a new token of the request."""
 
-    def turned(self, busy: bool) -> None:
+    def on_step(self, busy: bool) -> None:
         """Record the end of one round of the loop. `busy`: the next step follows at once."""
 
 
@@ -241,7 +241,7 @@ class EngineLoop:
             if self.engine.has_unfinished_requests:
                 self._step()
             for watcher in self._watchers:
-                watcher.turned(self.engine.has_unfinished_requests)
+                watcher.on_step(self.engine.has_unfinished_requests)
         except BaseException as error:  # a learner's part may raise SystemExit, and a thread has no one to tell
             self._failed(error)
         finally:
@@ -254,7 +254,7 @@ class EngineLoop:
                 ticket.request_id, ticket.prompt_token_ids, ticket.params, n=ticket.n, cache_salt=ticket.cache_salt
             )
             for watcher in self._watchers:
-                watcher.came(ticket)
+                watcher.on_request(ticket)
         except KVCacheError as refused:
             error = RequestError(str(refused), "prompt")
         except Exception as broken:
@@ -271,7 +271,7 @@ class EngineLoop:
             if ticket is None:
                 continue  # given up a moment ago
             for watcher in self._watchers:
-                watcher.said(ticket, delta)
+                watcher.on_token(ticket, delta)
             pieces.append((ticket, delta))
         if pieces:
             self.to_clients(lambda: self._deliver(pieces))

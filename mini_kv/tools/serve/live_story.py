@@ -1,7 +1,7 @@
 """A running engine as a story, for the figure `<kv-story>`: the steps since a page was opened, and the counters.
 
-The engine's loop calls `came`, `said` and `turned` in the engine's thread. `mini-kv serve` and the book's page
-"Play" have such loops. Imports no torch and no web server.
+The engine's loop calls `on_request`, `on_token` and `on_step` in the engine's thread. `mini-kv serve` and the book's
+page "Play" have such loops. Imports no torch and no web server.
 """
 
 import time
@@ -129,7 +129,7 @@ class LiveStory:
 
     # Called by the loop, in the engine's thread.
 
-    def came(self, ticket: Asked) -> None:
+    def on_request(self, ticket: Asked) -> None:
         """Record a new request."""
         while len(self._requests) >= MOST_REQUESTS:
             ended = (name for name, each in self._requests.items() if each["state"] not in ("waits", "runs"))
@@ -146,7 +146,7 @@ class LiveStory:
         }
         self._note(f"{ticket.request_id} arrives with {len(ticket.prompt_token_ids)} tokens", 1)
 
-    def said(self, ticket: Asked, delta: NewText) -> None:
+    def on_token(self, ticket: Asked, delta: NewText) -> None:
         """Record a new token of a request."""
         request = self._requests.get(delta.request_id)
         if request is None or delta.index:
@@ -159,7 +159,7 @@ class LiveStory:
         if delta.finish_reason:
             self._note(f"{delta.request_id} ends: {ENDS.get(delta.finish_reason, delta.finish_reason)}")
 
-    def turned(self, busy: bool) -> None:
+    def on_step(self, busy: bool) -> None:
         """Collect the cache's calls, and send an update if one is due."""
         spans = _worth_telling(self._kv.spans)
         self._kv.spans.clear()

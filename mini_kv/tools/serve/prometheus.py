@@ -67,10 +67,10 @@ class Metrics:
         """Return all metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
-    def came(self, ticket: Ticket) -> None:
+    def on_request(self, ticket: Ticket) -> None:
         """Do nothing. The ticket has the time of arrival."""
 
-    def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
+    def on_token(self, ticket: Ticket, delta: DeltaOutput) -> None:
         """Record the time of a token, and the reason at the end of a text."""
         now, sample = time.perf_counter(), (delta.request_id, delta.index)
         if ticket.first_token is None:
@@ -84,7 +84,7 @@ class Metrics:
             self._whole.observe(now - ticket.arrived)
             self._ended.labels(*self._values, delta.finish_reason).inc()
 
-    def turned(self, busy: bool) -> None:
+    def on_step(self, busy: bool) -> None:
         """Drop the times of aborted texts."""
         if not busy:
             self._last.clear()

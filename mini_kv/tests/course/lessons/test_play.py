@@ -57,7 +57,7 @@ def test_its_events_are_those_of_the_engine_with_a_model(caching: str) -> None:
         parts={"make_manager": live.make_manager},
     ).llm_engine
     live.watch(llm)
-    live.turned(busy=False)
+    live.on_step(busy=False)
     play = make(num_blocks="24", enable_caching=caching)
     names = [f"{chr(ord('a') + number)}1" for number in range(20)]
     for name, prompt in zip(names, PROMPTS, strict=True):
@@ -66,7 +66,7 @@ def test_its_events_are_those_of_the_engine_with_a_model(caching: str) -> None:
     texts = dict(zip(names, PROMPTS, strict=True))
     while llm.has_unfinished_requests:
         deltas = llm.step()
-        live.turned(busy=False)
+        live.on_step(busy=False)
         for delta in deltas:
             texts[delta.request_id] += delta.new_text
         assert play.plan() is not None
