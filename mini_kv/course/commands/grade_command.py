@@ -18,7 +18,9 @@ from mini_kv.typed_numbers import whole_number
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folder of hand-ins, the labs and the limits."""
     parser.add_argument("submissions", metavar="SUBMISSIONS", help="a folder with one entry per student")
-    parser.add_argument("--labs", nargs="+", metavar="LAB", help="such as 05 06 (default: all that were handed in)")
+    parser.add_argument(
+        "--lab", nargs="+", dest="labs", metavar="LAB", help="such as 05 06 (default: all that were handed in)"
+    )
     parser.add_argument(
         "--jobs",
         type=whole_number(1, 1000),

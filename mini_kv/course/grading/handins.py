@@ -128,7 +128,7 @@ def _read(entry: Path, handin: HandIn, labs: Sequence[str], roster: Mapping[str,
         handin.code[labs[0]], handin.names[labs[0]] = _read_file(entry), "the file itself"
     else:
         raise HandInError(
-            "it is not a folder, a zip, a git repository or a saved page (or a .py, with one lab in --labs)"
+            "it is not a folder, a zip, a git repository or a saved page (or a .py, with one lab in --lab)"
         )
 
 
