@@ -171,7 +171,7 @@ def test_watch_runs_again_when_the_file_is_saved(lab: Lab) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from mini_kv.cli import main; "
     watching = subprocess.Popen(
-        [sys.executable, "-c", code + "raise SystemExit(main(['watch', '05']))"],
+        [sys.executable, "-c", code + "raise SystemExit(main(['run', '--watch', '05']))"],
         cwd=lab.root,
         env=environment,
         stdout=subprocess.PIPE,
