@@ -10,6 +10,7 @@ Standard library only.
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,10 +45,19 @@ def number_above_zero(most: float) -> Callable[[str], float]:
     return read
 
 
-def output_file(text: str) -> Path:
-    """Return the path of a file to write, for `add_argument(type=...)`. Standard output has the report."""
-    if text in ("", "-"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a file: standard output has the report, so give a name")
-    if Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is a folder: give the name of a file in it")
-    return Path(text)
+def output_file(*suffixes: str) -> Callable[[str], Path]:
+    """Return a function that reads the path of a file to write, for `add_argument(type=...)`.
+
+    The suffix chooses what is written, if there is a choice. Standard output has the report.
+    """
+
+    def read(text: str) -> Path:
+        if text in ("", "-"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a file: standard output has the report, so give a name")
+        if os.path.isdir(text):
+            raise argparse.ArgumentTypeError(f"{shown(text)} is a folder: give the name of a file in it")
+        if suffixes and Path(text).suffix.lower() not in suffixes:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not the name of a file in {' or '.join(suffixes)}")
+        return Path(text)
+
+    return read

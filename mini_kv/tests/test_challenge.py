@@ -270,7 +270,7 @@ def test_a_badge_has_the_topics_that_are_all_green(tmp_path: Path, capsys: pytes
     text = PYTHON.read_text(encoding="utf-8").replace("blocks[0] for blocks", "blocks[-1] for blocks")
     (tmp_path / "newest.py").write_text(text, encoding="utf-8")
     file = tmp_path / "badge.svg"
-    argv = ["verify", "--challenge", "--badge", str(file), str(tmp_path / "newest.py")]
+    argv = ["verify", "--challenge", "--to", str(file), str(tmp_path / "newest.py")]
     assert main(argv) == 1
     title = re.search("<title>(.*)</title>", file.read_text(encoding="utf-8"))
     assert title is not None
@@ -279,14 +279,14 @@ def test_a_badge_has_the_topics_that_are_all_green(tmp_path: Path, capsys: pytes
 
 def test_without_a_green_topic_there_is_no_badge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "badge.svg"
-    argv = ["verify", "--challenge", "--badge", str(file), str(LAB / "starter.py")]
+    argv = ["verify", "--challenge", "--to", str(file), str(LAB / "starter.py")]
     assert main(argv) == 1
     assert capsys.readouterr().err == "mini-kv verify: no topic of lab-17 is equal, so there is no badge\n"
     assert not file.exists()
 
 
 def test_a_badge_that_cannot_be_written_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["verify", "--only", "refusal", "--badge", "/no/such/folder/b.svg", str(PYTHON)]
+    argv = ["verify", "--only", "refusal", "--to", "/no/such/folder/b.svg", str(PYTHON)]
     assert main(argv) == 2
     assert capsys.readouterr().err == snapshot(
         "mini-kv verify: '/no/such/folder/b.svg' cannot be written: No such file or directory\n"

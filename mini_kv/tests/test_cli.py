@@ -107,7 +107,7 @@ def test_a_path_is_printed_whatever_the_encoding_of_the_terminal(tmp_path):
     """A Windows console may have none of these letters: they are escaped."""
     page = tmp_path / "my page ä 文.html"
     environment = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mini_kv", "story", "sharing", "--html", str(page)]
+    command = [sys.executable, "-m", "mini_kv", "story", "sharing", "--to", str(page)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode("cp1252").endswith("my page ä \\u6587.html in a browser\n")
@@ -182,36 +182,36 @@ def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch)
 def test_a_story_as_a_page(capsys, tmp_path):
     """A file that needs nothing else; where it cannot be written, a line and status 2."""
     file = tmp_path / "story.html"
-    assert main(["story", "sharing", "--html", str(file)]) == 0
+    assert main(["story", "sharing", "--to", str(file)]) == 0
     assert file.read_text(encoding="utf-8") == page(story_data(load_scenario("sharing")))
     assert capsys.readouterr().out == f"open {file} in a browser\n"
-    assert main(["story", "sharing", "--html", str(tmp_path / "none" / "story.html")]) == 2
+    assert main(["story", "sharing", "--to", str(tmp_path / "none" / "story.html")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv story: ")
 
 
 def test_two_stories_side_by_side_are_a_page(capsys, tmp_path):
     file = tmp_path / "both.html"
-    assert main(["story", "sharing", "--beside", "eviction", "--html", str(file)]) == 0
+    assert main(["story", "sharing", "--beside", "eviction", "--to", str(file)]) == 0
     text = file.read_text(encoding="utf-8")
     titles = [json.loads(data)["title"] for data in re.findall(r'<script type="application/json">(.*?)</script>', text)]
     assert titles == [load_scenario(name).title for name in ("sharing", "eviction")]
     assert len(re.findall("<kv-story[^>]* follows>", text)) == 1
     capsys.readouterr()
     assert main(["story", "sharing", "--beside", "eviction"]) == 2
-    assert capsys.readouterr().err.endswith("--beside shows two stories in a page: add --html FILE\n")
+    assert capsys.readouterr().err.endswith("--beside shows two stories in a page: add --to FILE.html\n")
 
 
 def test_a_story_as_a_moving_picture(capsys, tmp_path):
     """The README's picture is what the command writes; it has a frame per step, and is read as XML."""
     file = tmp_path / "story.svg"
-    assert main(["story", "asked-twice", "--svg", str(file)]) == 0
+    assert main(["story", "asked-twice", "--to", str(file)]) == 0
     assert capsys.readouterr().out == f"wrote {file}\n"
     text = file.read_text(encoding="utf-8")
     assert text == (ROOT / "book/docs/assets/asked-twice.svg").read_text(encoding="utf-8")
     frames = [group for group in ElementTree.fromstring(text) if group.get("class") == "step"]
     assert [group.get("style") for group in frames] == [f"animation-delay:{2.5 * step:g}s" for step in range(7)]
-    assert main(["story", "sharing", "--svg", str(tmp_path / "none" / "story.svg")]) == 2
-    assert main(["story", "05", "--svg", str(file)]) == 2
+    assert main(["story", "sharing", "--to", str(tmp_path / "none" / "story.svg")]) == 2
+    assert main(["story", "05", "--to", str(file)]) == 2
     assert capsys.readouterr().err.count("mini-kv story: ") == 2
 
 
@@ -219,7 +219,7 @@ def test_a_story_as_a_moving_picture(capsys, tmp_path):
 def test_a_story_as_a_file_of_events(name, capsys, tmp_path):
     """What was written plays as the scenario itself does."""
     file = tmp_path / "story.jsonl"
-    assert main(["story", name, "--events", str(file)]) == 0
+    assert main(["story", name, "--to", str(file)]) == 0
     assert capsys.readouterr().out == f"play it:  mini-kv story {file}\n"
     header, spans = load_events(file.read_text(encoding="utf-8"))
     played = ScenarioPlayer(load_scenario(name))
@@ -249,19 +249,19 @@ def test_a_file_of_events_that_cannot_be_played(capsys, tmp_path):
         assert main(["story", str(file)]) == 2
         assert capsys.readouterr().err.startswith(f"mini-kv story: {shown(str(file))} {said}")
     for argv in (
-        ["calls.jsonl", "--html", "page.html"],
-        ["calls.jsonl", "--events", "more.jsonl"],
-        ["05", "--events", "e"],
+        ["calls.jsonl", "--to", "page.html"],
+        ["calls.jsonl", "--to", "more.jsonl"],
+        ["05", "--to", "e.svg"],
     ):
         assert main(["story", *argv]) == 2
-        assert "--events" in capsys.readouterr().err
+        assert "--to" in capsys.readouterr().err
 
 
 def test_a_labs_test_as_a_page(tmp_path):
     """What a test did to the cache, and how it ended; a test that has no cache says so."""
     file = tmp_path / "story.html"
     environment = {**os.environ, "LAB_IMPL": "solution"}
-    done = run("story", "05", "test_2", "--html", str(file), stdout=subprocess.PIPE, env=environment)
+    done = run("story", "05", "test_2", "--to", str(file), stdout=subprocess.PIPE, env=environment)
     assert (done.returncode, done.stdout) == (0, f"open {file} in a browser\n")
     text = file.read_text(encoding="utf-8")
     assert "lab-05: test_2_identical_prompt_shares_all_but_the_tail_block" in text
@@ -337,7 +337,7 @@ def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
     "argv",
     [
         ["story", "a\0b"],
-        ["story", "sharing", "--html", "a\0b"],
+        ["story", "sharing", "--to", "a\0b"],
         ["generate", "good", "--model", "a\0b"],
         ["generate", "good", "--labs", "a\0b"],
         ["replay", "a\0b"],
@@ -397,15 +397,3 @@ def test_a_reader_that_has_seen_enough(unbuffered):
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("option", "begins"), [("--events", '{"version": 1'), ("--svg", "<svg"), ("--html", "<!doctype")]
-)
-def test_a_dash_is_standard_output_and_no_file(option, begins, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["story", "eight-words-twice", option, "-"]) == 0
-    assert capsys.readouterr().out.startswith(begins)
-    assert list(tmp_path.iterdir()) == []
-    assert main(["story", "eight-words-twice", option, "story"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1

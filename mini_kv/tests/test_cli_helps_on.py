@@ -112,7 +112,7 @@ def test_a_kernel_has_the_hints_of_its_function(
     [
         ["story", "WORD"],
         ["story", "05", "WORD"],
-        ["story", "sharing", "--html", "WORD"],
+        ["story", "sharing", "--to", "no/WORD-page.html"],
         ["hint", "WORD"],
         ["hint", "05", "WORD"],
         ["predict", "WORD"],

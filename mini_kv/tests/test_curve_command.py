@@ -42,7 +42,7 @@ def test_with_a_model_memory_is_gib_and_hits_are_seconds(capsys: pytest.CaptureF
 def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON with kept names, a table of every rise, an SVG that is XML, a page without scripts."""
     files = [tmp_path / name for name in ("a.csv", "a.svg", "a.html")]
-    options = [word for path in files for word in (f"--{path.suffix[1:]}", str(path))]
+    options = [word for path in files for word in ("--to", str(path))]
     assert main(["curve", SMALL, "--json", *options]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {name: report[name] for name in ("requests", "block_size", "smallest", "largest", "knee")} == {

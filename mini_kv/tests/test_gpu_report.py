@@ -31,7 +31,7 @@ def test_without_a_gpu_one_sentence_says_so_and_that_torch_works(capsys, monkeyp
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "report.txt"
-    assert main(["doctor", "--gpu", "--out", str(out)]) == 2
+    assert main(["doctor", "--gpu", "--to", str(out)]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and not out.exists()
     [line] = captured.err.splitlines()

@@ -52,9 +52,11 @@ def test_a_long_one_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "text", "problem"),
     [
-        (["curve", TRACE, "--svg"], "-", "'-' is not a file: standard output has the report, so give a name"),
+        (["curve", TRACE, "--to"], "-", "'-' is not a file: standard output has the report, so give a name"),
         (["serve", "--record"], "-", "'-' is not a file: standard output has the report, so give a name"),
-        (["doctor", "--gpu", "--out"], "", "'' is not a file: standard output has the report, so give a name"),
+        (["doctor", "--gpu", "--to"], "", "'' is not a file: standard output has the report, so give a name"),
+        (["story", "sharing", "--to"], "page.pdf", "'page.pdf' is not the name of a file in .html or .svg or .jsonl"),
+        (["questions", "--to"], "sheet", "'sheet' is not the name of a file in .html"),
         (["attach", "tcp://127.0.0.1:1", "--trace"], ".", "'.' is a folder: give the name of a file in it"),
     ],
 )

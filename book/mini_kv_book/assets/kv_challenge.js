@@ -204,7 +204,7 @@ class KvChallenge extends HTMLElement {
   }
 
   #done() {
-    const command = `mini-kv verify --challenge --badge equal.svg ${LANGUAGES[this.#language].command}`;
+    const command = `mini-kv verify --challenge --to equal.svg ${LANGUAGES[this.#language].command}`;
     const words = "All six topics are green: your cache answers as the contract says, call by call. Save your file, and get its badge:";
     return [make("p", { class: "done" }, words), make("pre", { tabindex: "0" }, command)];
   }

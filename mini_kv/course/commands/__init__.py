@@ -39,22 +39,16 @@ def need_pytest() -> None:
         raise ValueError(f"labs are run by pytest, which is not installed: {way}")
 
 
-def write_page(file: str, text: str) -> None:
+def write_page(file: Path, text: str) -> None:
     """Write a page and print its path. Raises `ValueError` with the file's name if that is not possible."""
     write_file(file, text, f"open {file} in a browser")
 
 
-def write_file(file: str, text: str, said: str = "") -> None:
-    """Write a file, and print what is said about it. `-` is standard output, and nothing else is printed then.
-
-    Raises `ValueError` with the file's name if that is not possible.
-    """
-    if file == "-":
-        sys.stdout.write(text)
-        return
+def write_file(file: Path, text: str, said: str = "") -> None:
+    """Write a file, and print what is said about it. Raises `ValueError` with its name if that is not possible."""
     try:
-        Path(file).write_text(text, encoding="utf-8", errors="replace")
+        file.write_text(text, encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
-        raise ValueError(f"{shown(file)} cannot be written: {getattr(error, 'strerror', error)}") from error
+        raise ValueError(f"{shown(str(file))} cannot be written: {getattr(error, 'strerror', error)}") from error
     if said:
         print(said)

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     default = Path("gpu-report.txt")
     parser.add_argument(
-        "--out", type=output_file, default=default, metavar="FILE", help=f"of --gpu; default: {default}"
+        "--to", type=output_file(), default=default, metavar="FILE", help=f"of --gpu; default: {default}"
     )
 
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     With `--gpu` measure the GPU instead. Return 2 if that is not possible.
     """
     if args.gpu:
-        return gpu_report.run(args.out)
+        return gpu_report.run(args.to)
     lines, healthy = doctor_lines(Path.cwd())
     print("\n".join(lines))
     return 0 if healthy else 1

@@ -14,7 +14,7 @@ from mini_kv.installer import pip
 from mini_kv.messages import shown
 from mini_kv.progress_line import ProgressLine
 from mini_kv.story.figure import page
-from mini_kv.typed_numbers import whole_number
+from mini_kv.typed_numbers import output_file, whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
     )
-    parser.add_argument("--film", metavar="FILE", help="write your pool's story as one HTML file")
+    parser.add_argument("--to", type=output_file(".html"), metavar="FILE", help="write your pool's story as a page")
     parser.add_argument(
         "--inside-vllm",
         action="store_true",
@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
             progress.print(line)
     if finale.is_right and finale.num_played and not args.inside_vllm:
         print("What is next: the whole cache from an empty file, labs/lab-17, in any language.")
-    if args.film is not None and finale.story is not None:
-        write_page(args.film, page(finale.story))
+    if args.to is not None and finale.story is not None:
+        write_page(args.to, page(finale.story))
     return 0 if finale.is_right else 1
 
 
@@ -71,15 +71,15 @@ def _check(args: argparse.Namespace) -> None:
     """Raise `UnknownLabError` if the arguments cannot be used."""
     if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
         raise UnknownLabError(f"--labs {shown(args.labs)}: it is neither starter nor solution, nor a folder")
-    if args.film is None:
+    if args.to is None:
         return
     if args.inside_vllm:
-        raise UnknownLabError("--film shows the acts without vLLM: leave out --film or --inside-vllm")
+        raise UnknownLabError("--to shows the acts without vLLM: leave out --to or --inside-vllm")
     try:
-        open(args.film, "a").close()  # better refused now than after the last act
+        open(args.to, "a").close()  # better refused now than after the last act
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
-        raise UnknownLabError(f"{shown(args.film)} cannot be written: {reason}") from None
+        raise UnknownLabError(f"{shown(str(args.to))} cannot be written: {reason}") from None
 
 
 def _checks(seed: int, num_hours: int) -> list[Check]:

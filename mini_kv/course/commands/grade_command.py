@@ -12,7 +12,7 @@ from mini_kv.course.grading.handins import find_handins, read_roster
 from mini_kv.course.grading.isolation import KINDS, find_sandbox
 from mini_kv.course.labkit.lab import all_labs, find_checkout, find_lab
 from mini_kv.progress_line import ProgressLine
-from mini_kv.typed_numbers import whole_number
+from mini_kv.typed_numbers import output_file, whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--roster", metavar="FILE", help="CSV with a student and the path of a repository per line, for .url files"
     )
-    parser.add_argument("--csv", metavar="FILE", help="also write a CSV with a row per student and lab")
+    parser.add_argument(
+        "--to", type=output_file(".csv"), metavar="FILE", help="also write a CSV with a row per student and lab"
+    )
     parser.add_argument("--out", metavar="DIR", default="graded", help="folder for the marks (default: graded)")
     parser.add_argument(
         "--seconds",
@@ -80,8 +82,8 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
         grader = Grader(labs, sandbox, args.seconds, args.accept)
         marks = grader.grade_all(handins, args.jobs, lambda mark: line.print(_line_of(mark)))
     save(Path(args.out), marks, labs)
-    if args.csv is not None:
-        write_file(args.csv, as_csv(marks))
+    if args.to is not None:
+        write_file(args.to, as_csv(marks))
     return marks
 
 

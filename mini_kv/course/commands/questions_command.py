@@ -14,7 +14,7 @@ from mini_kv.course.questions.made import Five, Learner, five_questions
 from mini_kv.course.questions.question import Question, is_answer
 from mini_kv.course.questions.sheet import MARKS, sheet
 from mini_kv.messages import listed, shown, wrapped
-from mini_kv.typed_numbers import whole_number
+from mini_kv.typed_numbers import output_file, whole_number
 
 MAX_NUMBER = 999_999
 
@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--answers", action="store_true", help="print all questions with their answers")
-    instead.add_argument("--sheet", metavar="FILE", help="write a page to print, for an oral exam")
+    instead.add_argument(
+        "--to", type=output_file(".html"), metavar="FILE", help="write a page to print, for an oral exam"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
         if not five.questions:
             return 1
         source = _source(args, five)
-        if args.sheet is not None:
-            write_page(args.sheet, sheet(five.questions, source))
+        if args.to is not None:
+            write_page(args.to, sheet(five.questions, source))
             return 0
     except (ValueError, OSError) as error:
         print(f"mini-kv questions: {error}", file=sys.stderr)

@@ -18,6 +18,7 @@ from mini_kv.story.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.story.still import moving_svg
 from mini_kv.story.terminal import draw_spans, play_in_terminal, play_spans, play_texts
 from mini_kv.story.text import LEGEND
+from mini_kv.typed_numbers import output_file
 
 if TYPE_CHECKING:
     from mini_kv.course.labkit.fixture import LabUnderTest, Note
@@ -33,15 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         metavar="NAME",
         nargs="?",
-        help="of mini-kv story, which lists them; a lab's number; or a file of --events or of mini-kv serve",
+        help="of mini-kv story, which lists them; a lab's number; or a file of --to or of mini-kv serve",
     )
     parser.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
-    parser.add_argument("--beside", metavar="NAME", help="with --html: another story, shown next to it step by step")
+    parser.add_argument("--beside", metavar="NAME", help="with --to FILE.html: another story, shown next to it")
     parser.add_argument("--plain", action="store_true", help="print all steps at once, without waiting for a key")
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--html", metavar="FILE", help="write a page to step through instead")
-    instead.add_argument("--svg", metavar="FILE", help="write a picture that shows the steps one by one instead")
-    instead.add_argument("--events", metavar="FILE", help="write the calls and what they change as JSON lines instead")
+    about = "write a page to step through (.html), a moving picture (.svg), or the calls with their changes (.jsonl)"
+    parser.add_argument("--to", type=output_file(".html", ".svg", ".jsonl"), metavar="FILE", help=f"instead, {about}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,19 +50,20 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         print("\n".join(_story_titles()))
         return 0
-    if args.beside is not None and args.html is None:
-        print("mini-kv story: --beside shows two stories in a page: add --html FILE", file=sys.stderr)
+    suffix = None if args.to is None else args.to.suffix.lower()
+    if args.beside is not None and suffix != ".html":
+        print("mini-kv story: --beside shows two stories in a page: add --to FILE.html", file=sys.stderr)
         return 2
     of_a_lab = args.test is not None or args.name.removeprefix("lab-").partition("-")[0].isdigit()
     try:
         if args.name.endswith((".json", ".jsonl")):
             (_play_story if args.name.endswith(".json") else _play_events)(args, keys)
-        elif args.html is not None:
+        elif suffix == ".html":
             _write_story_page(args, of_a_lab)
-        elif args.svg is not None:
-            _write_svg(args, of_a_lab)
-        elif args.events is not None:
-            _write_events(args, of_a_lab)
+        elif suffix is not None:
+            if of_a_lab:
+                raise ValueError(f"a lab's test is shown in the terminal or as a page: --to FILE.html, not {suffix}")
+            (_write_svg if suffix == ".svg" else _write_events)(args)
         elif of_a_lab:
             tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
@@ -83,28 +83,24 @@ def _story_titles() -> list[str]:
     return ["type  mini-kv story NAME  with one of these, or with a lab's number and a test", *titles]
 
 
-def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
+def _write_events(args: argparse.Namespace) -> None:
     """Play a scenario and write its calls with their changes. Raises `ValueError` if that cannot be done."""
-    if of_a_lab:
-        raise ValueError("--events writes a scenario; a lab's test is shown in the terminal or as a page (--html)")
     player = ScenarioPlayer(load_scenario(args.name))
     for _ in player.play():
         pass
     events = dump_events(EventsHeader.of(player.kv.manager), player.kv.spans)
-    write_file(args.events, events, f"play it:  mini-kv story {args.events}")
+    write_file(args.to, events, f"play it:  mini-kv story {args.to}")
 
 
-def _write_svg(args: argparse.Namespace, of_a_lab: bool) -> None:
+def _write_svg(args: argparse.Namespace) -> None:
     """Write the scenario as a picture of all its steps. Raises `ValueError` if that cannot be done."""
-    if of_a_lab:
-        raise ValueError("--svg draws a scenario; a lab's test is shown in the terminal or as a page (--html)")
-    write_file(args.svg, moving_svg(story_data(load_scenario(args.name))) + "\n", f"wrote {args.svg}")
+    write_file(args.to, moving_svg(story_data(load_scenario(args.name))) + "\n", f"wrote {args.to}")
 
 
 def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
     """Play recorded calls from a file. Raises `ValueError` if it cannot be read or the calls have no states."""
-    if any(value is not None for value in (args.html, args.svg, args.events, args.test)):
-        raise ValueError("a file of events is played in the terminal, without --html, --svg, --events or TEST")
+    if args.to is not None or args.test is not None:
+        raise ValueError("a file of events is played in the terminal, without --to or TEST")
     try:
         header, spans = load_events(Path(args.name).read_text(encoding="utf-8"))
     except OSError as error:
@@ -118,19 +114,19 @@ def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
 
 def _play_story(args: argparse.Namespace, keys: TextIO | None) -> None:
     """Play a story that a server recorded, or write it as a page. Raises `ValueError` if that cannot be done."""
-    if any(value is not None for value in (args.svg, args.events, args.test)):
-        raise ValueError("a story from a file is played in the terminal, or written as a page: --html FILE")
+    if args.test is not None or (args.to is not None and args.to.suffix.lower() != ".html"):
+        raise ValueError("a story from a file is played in the terminal, or written as a page: --to FILE.html")
     try:
         data = json.loads(Path(args.name).read_text(encoding="utf-8"))
         steps = [[step.get("do", ""), step.get("say", ""), *step["lines"]] for step in data["steps"]]
         texts = [data["title"], *("\n    ".join(filter(None, step)) for step in steps), data["drawing"]]
-        text = page(data) if args.html is not None else ""
+        text = page(data) if args.to is not None else ""
     except OSError as error:
         raise ValueError(f"{shown(args.name)} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{shown(args.name)} is not a story: {type(error).__name__}: {error}") from error
-    if args.html is not None:
-        write_page(args.html, text)
+    if args.to is not None:
+        write_page(args.to, text)
     else:
         play_texts(texts, sys.stdout, keys)
 
@@ -142,7 +138,7 @@ def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
     else:
         other = None if args.beside is None else story_data(load_scenario(args.beside))
         text = page(story_data(load_scenario(args.name)), other)
-    write_page(args.html, text)
+    write_page(args.to, text)
 
 
 def find_test(lab: Lab, beginning: str) -> str:

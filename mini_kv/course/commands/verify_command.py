@@ -27,7 +27,7 @@ from mini_kv.course.verify.program import TIMEOUT_S, Piped, ProgramError
 from mini_kv.course.verify.verdict_report import challenge_report, difference, place, report
 from mini_kv.messages import choices, did_you_mean, shown
 from mini_kv.progress_line import ProgressLine
-from mini_kv.typed_numbers import number_above_zero
+from mini_kv.typed_numbers import number_above_zero, output_file
 
 MISUSE = "misuse"
 """The topic that is played only if asked for: calls that are mistakes. Every engine may answer them as it likes."""
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--challenge", action="store_true", help="play the scenarios of lab-17, and draw its board: a sign per scenario"
     )
-    parser.add_argument("--badge", metavar="FILE", help="write an SVG with the topics of lab-17 that are equal")
+    parser.add_argument(
+        "--to", type=output_file(".svg"), metavar="FILE", help="write a badge with the topics of lab-17 that are equal"
+    )
     parser.add_argument(
         "--scenario", metavar="NAME", help="play this one, and print every line to and from the program"
     )
@@ -90,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
             played = _noted(_played(chosen, _command(args.program), args.timeout), outcomes, progress)
             for line in _lines(args, played, variant):
                 progress.print(line)  # as it comes: a slow program takes minutes
-        if args.badge is not None:
-            return max(_status(outcomes), _write_badge(args.badge, outcomes))
+        if args.to is not None:
+            return max(_status(outcomes), _write_badge(args.to, outcomes))
     except (ValueError, ProgramError) as error:
         print(f"mini-kv verify: {error}", file=sys.stderr)
         return 2
@@ -120,12 +122,12 @@ def _variant(args: argparse.Namespace) -> Variant:
         variant = draw(load_course(find_checkout(Path.cwd())).challenge)
     except UnknownLabError:
         return PUBLIC
-    if args.badge is not None and variant != PUBLIC:
-        raise ValueError("--badge compares with vLLM, and this course has a contract of its own")
+    if args.to is not None and variant != PUBLIC:
+        raise ValueError("--to draws a badge that compares with vLLM, and this course has a contract of its own")
     return variant
 
 
-def _write_badge(file: str, outcomes: Sequence[Outcome]) -> int:
+def _write_badge(file: Path, outcomes: Sequence[Outcome]) -> int:
     """Write the badge. Return 1, and write nothing, if no topic is equal."""
     topics = green_topics(outcomes)
     if not topics:

@@ -101,7 +101,7 @@ def test_the_solution_makes_all_squares_green_and_the_labs_page_has_its_text(sho
     page = show()
     assert set(play(page, solution())) == {"#"}
     assert "All six topics are green" in below(page)
-    assert "mini-kv verify --challenge --badge equal.svg answer.py" in below(page)
+    assert "mini-kv verify --challenge --to equal.svg answer.py" in below(page)
     kept = page.evaluate("() => JSON.parse(localStorage.getItem('kv-lab:lab-17')).text")
     assert kept == solution()
 

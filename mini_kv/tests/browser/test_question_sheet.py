@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 def write_sheet(folder: Path, *words: str) -> str:
     """Write a sheet about the solutions and return its address."""
     file = folder / "sheet.html"
-    assert main(["questions", "--labs", "solution", "--sheet", str(file), *words]) == 0
+    assert main(["questions", "--labs", "solution", "--to", str(file), *words]) == 0
     return file.as_uri()
 
 

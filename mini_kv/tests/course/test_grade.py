@@ -540,7 +540,7 @@ def test_a_file_for_a_lab_that_is_not_there_stops_nothing(tmp_path):
         "accept": [],
         "roster": None,
     }
-    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), csv=None, **options)
+    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), to=None, **options)
     assert run(told) == 1
     marks = json.loads((tmp_path / "out" / "marks.json").read_text())["marks"]
     assert [(mark["student"], mark["status"]) for mark in marks] == [("01", "held"), ("02", "missing")]
@@ -554,7 +554,7 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
         (tmp_path / "in" / name / "lab-05.py").write_bytes(code)
     command = [sys.executable, "-m", "mini_kv", "class", "grade", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     done = subprocess.run(
-        [*command, "--csv", str(tmp_path / "m.csv")], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--to", str(tmp_path / "m.csv")], cwd=ROOT, capture_output=True, text=True, check=False
     )
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()[1:]]
     assert (done.returncode, done.stderr, lines) == (

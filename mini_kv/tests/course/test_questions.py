@@ -341,7 +341,7 @@ def test_an_answer_may_be_spelled_in_several_ways(given: str, answer: str, right
         (["--labs", "nowhere"], "--labs 'nowhere': it is neither starter nor solution, and there is no such folder"),
         (["--lab", "99"], "no lab '99'; there are: lab-01, "),
         (["--lab", "8"], "--lab '8': this lab has no questions; there are: lab-02, lab-03, "),
-        (["--labs", "solution", "--sheet", "no/such/folder.html"], "'no/such/folder.html' cannot be written: "),
+        (["--labs", "solution", "--to", "no/such/folder.html"], "'no/such/folder.html' cannot be written: "),
     ],
 )
 def test_wrong_words_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,7 +383,7 @@ def test_no_tensor_library_is_needed(tmp_path: Path) -> None:
         "from mini_kv.cli import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    command = [sys.executable, "-c", script, "questions", "--labs", "solution", "--sheet", str(tmp_path / "sheet.html")]
+    command = [sys.executable, "-c", script, "questions", "--labs", "solution", "--to", str(tmp_path / "sheet.html")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"open {tmp_path / 'sheet.html'} in a browser\n"

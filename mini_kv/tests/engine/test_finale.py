@@ -115,7 +115,7 @@ NEXT = "What is next: the whole cache from an empty file, labs/lab-17, in any la
 def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
     film = tmp_path / "film.html"
     folder = folder_of(tmp_path, *PURE)
-    assert main(["finale", "--labs", str(folder), "--hours", "3", "--film", str(film)]) == 0
+    assert main(["finale", "--labs", str(folder), "--hours", "3", "--to", str(film)]) == 0
     told = capsys.readouterr().out
     assert re.findall(r"Act (\d+)\. .*: (\d+) parts?", told) == [
         *(("1", "13"), ("2", "11"), ("3", "12"), ("4", "10"), ("5", "9"), ("6", "18")),
@@ -134,7 +134,7 @@ def test_the_solutions_pass_all_acts_and_get_their_numbers(capsys, tmp_path):
 def test_the_acts_on_dice_play_where_torch_cannot_be_imported(tmp_path):
     program = "import sys; sys.modules['torch'] = None; from mini_kv.cli import main; sys.exit(main(sys.argv[1:]))"
     film = tmp_path / "film.html"
-    words = ["finale", "--labs", str(folder_of(tmp_path, *ON_DICE)), "--hours", "3", "--film", str(film)]
+    words = ["finale", "--labs", str(folder_of(tmp_path, *ON_DICE)), "--hours", "3", "--to", str(film)]
     done = subprocess.run(
         [sys.executable, "-c", program, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
@@ -447,7 +447,7 @@ def test_a_folder_that_is_not_there_is_refused(capsys):
 
 
 def test_a_film_that_cannot_be_written_is_refused_before_the_first_act(capsys, tmp_path):
-    assert main(["finale", "--labs", "solution", "--film", str(tmp_path / "no" / "film.html")]) == 2
+    assert main(["finale", "--labs", "solution", "--to", str(tmp_path / "no" / "film.html")]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("mini-kv finale: ") and err.endswith("cannot be written: No such file or directory\n")

@@ -89,8 +89,8 @@ def test_another_seed_and_a_film_are_refused(capsys, monkeypatch, tmp_path):
     refused = "mini-kv finale: --seed 3: the recorded run has seed 0. Another one needs vLLM.\n"
     assert capsys.readouterr().err == refused
     film = tmp_path / "film.html"
-    assert main(["finale", "--inside-vllm", "--film", str(film)]) == 2
-    assert "leave out --film or --inside-vllm" in capsys.readouterr().err
+    assert main(["finale", "--inside-vllm", "--to", str(film)]) == 2
+    assert "leave out --to or --inside-vllm" in capsys.readouterr().err
     assert not film.exists()
 
 

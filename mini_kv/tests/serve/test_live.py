@@ -111,7 +111,7 @@ def test_a_recorded_story_plays_in_the_terminal_and_on_a_page(serve, tmp_path, c
     assert "[1/4] 96 blocks of 8 tokens, live\n" in told
     assert "A arrives with 17 tokens." in told and "lookup A: hit 0" in told
     assert "A ends: it has all its tokens." in told
-    assert main(["story", str(file), "--html", str(page)]) == 0
+    assert main(["story", str(file), "--to", str(page)]) == 0
     assert "kv-story" in page.read_text(encoding="utf-8")
 
 

@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", default="", help="listen to this topic only (default: to all topics)")
     parser.add_argument("--metrics", metavar="URL", help="also show the server's counters: http://HOST:PORT/metrics")
     parser.add_argument(
-        "--record", type=output_file, metavar="FILE", help="write all batches, for `mini-kv attach FILE`"
+        "--record", type=output_file(), metavar="FILE", help="write all batches, for `mini-kv attach FILE`"
     )
     parser.add_argument(
         "--trace",
-        type=output_file,
+        type=output_file(),
         metavar="FILE",
         help="write the requests that were seen, for `mini-kv curve` and `explain`",
     )

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-page", action="store_true", help="serve no page")
     about = "minimum time of a step, so that you can follow it"
     add("--step-ms", type=whole_number(0, 60_000), default=0, metavar="MS", help=about)
-    add("--record", type=output_file, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
+    add("--record", type=output_file(), metavar="FILE", help="write the story at the end, for mini-kv story FILE")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parameters", type=number_above_zero(10**15), metavar="N", help=about)
     add_cell_arguments(parser)
     add_json_flag(parser)
-    for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
-        parser.add_argument(f"--{name}", type=output_file, metavar="FILE", help=f"write {about} to a file")
+    about = "also write every size at which hits rise (.csv), the plot (.svg), or both (.html); may be repeated"
+    parser.add_argument("--to", type=output_file(".csv", ".svg", ".html"), action="append", metavar="FILE", help=about)
 
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,12 +85,9 @@ def run(args: argparse.Namespace) -> int:
     points = [(size, curve.at(size).hit_rate) for size in curve.sizes(200)]
     marks = [(curve.knee(), "knee")] + ([] if num_blocks is None else [(num_blocks, "yours")])
     svg = curve_svg(TITLE, lines[1], points, marks)
-    if args.svg is not None:
-        args.svg.write_text(svg, encoding="utf-8")
-    if args.html is not None:
-        args.html.write_text(page(TITLE, svg, lines), encoding="utf-8")
-    if args.csv is not None:
-        args.csv.write_text(_csv(curve), encoding="utf-8")
+    writers = {".svg": lambda: svg, ".html": lambda: page(TITLE, svg, lines), ".csv": lambda: _csv(curve)}
+    for file in args.to or ():
+        file.write_text(writers[file.suffix.lower()](), encoding="utf-8")
     if not args.json:
         print("\n".join([*curve_text(points), ""]))
     return print_report(args, lambda: as_dict(curve, num_blocks, memory), lambda: lines)
@@ -106,7 +103,7 @@ def _curve(trace: Trace, args: argparse.Namespace) -> tuple[Curve, Memory | None
 
 def _sweep(trace: Trace, args: argparse.Namespace, progress: ProgressLine) -> list[dict[str, Any]]:
     """Return the figures of the curve with blocks of each size."""
-    of_one_curve = ("num_blocks", "memory", "model", "parameters", "csv", "svg", "html")
+    of_one_curve = ("num_blocks", "memory", "model", "parameters", "to")
     given = [f"--{name.replace('_', '-')}" for name in of_one_curve if getattr(args, name) is not None]
     if given:
         raise ConfigError(f"{given[0]} needs one curve, but --block-sizes makes several")
