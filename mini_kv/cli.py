@@ -60,7 +60,7 @@ VERBS = {
     "doctor": Verb(MORE, "the installed and the missing packages on this machine", "course.commands"),
 }
 """All verbs, in the order in which they are printed: group by group."""
-ALL_VERBS = "mini-kv --help"
+_ALL_VERBS = "mini-kv --help"
 MOVED = {
     "watch": "run --watch",
     "grade": "class grade",
@@ -120,7 +120,7 @@ def _run(words: list[str]) -> int:
             print(f"mini-kv: the argument {word!r} has a NUL byte, which no path can have", file=sys.stderr)
             return 2
     if not words:
-        print("\n".join(["begin: mini-kv story share-and-evict", "", *_verb_lines(MORE), "", f"all: {ALL_VERBS}"]))
+        print("\n".join(["begin: mini-kv story share-and-evict", "", *_verb_lines(MORE), "", f"all: {_ALL_VERBS}"]))
         return 0
     if words[0] == "help":
         words = [*words[1:2], "--help"]
@@ -149,7 +149,7 @@ def _parse_and_run(parser: argparse.ArgumentParser, words: list[str]) -> int:
     if unknown:
         (parser if args.command is None else args.parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.command is None:
-        parser.error(f"which verb? All of them: {ALL_VERBS}")
+        parser.error(f"which verb? All of them: {_ALL_VERBS}")
     status: int = args.run(args)
     sys.stdout.flush()
     return status
@@ -162,7 +162,7 @@ def _unknown(verb: str) -> str:
     if verb in MOVED:
         return f"{verb} is now: mini-kv {MOVED[verb]}"
     if verb != "play":
-        return f"there is no verb {shown(verb)}; {choices(verb, list(VERBS), ALL_VERBS)}"
+        return f"there is no verb {shown(verb)}; {choices(verb, list(VERBS), _ALL_VERBS)}"
     from mini_kv.course.labkit.course_settings import play_address
 
     return f"Play is a page of the book: {play_address(Path.cwd())}. In a terminal: mini-kv generate 'A block is'"

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Self, TextIO
 
-SHOWN_AFTER_S = 2
+_SHOWN_AFTER_S = 2
 
 
 class ProgressLine:
@@ -67,7 +67,7 @@ class ProgressLine:
         if not self._is_terminal:
             return
         seconds = int(time.monotonic() - self._begin)
-        text = f"{self._text}, {seconds} s" if seconds >= SHOWN_AFTER_S else self._text
+        text = f"{self._text}, {seconds} s" if seconds >= _SHOWN_AFTER_S else self._text
         text = text[: shutil.get_terminal_size().columns - 3]
         with self._lock:
             if text and text != self._drawn and not self._is_over.is_set():

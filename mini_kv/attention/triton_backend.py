@@ -53,7 +53,7 @@ def obstacle_of_gpu(query: Tensor, kv_cache: PagedKVCache, capability: Capabilit
         return f"the kernels are made for compute capability 8.0 and later; this GPU has {version_text(capability)}"
     if kv_cache.data.dtype == torch.float8_e4m3fn and capability < (8, 9):
         return f"fp8 needs compute capability 8.9; this GPU has {version_text(capability)}"
-    call = call_of(query, kv_cache, max_query_len=1)
+    call = _call_of(query, kv_cache, max_query_len=1)
     rows = max_rows(call, capability)
     if call.group > rows:
         what = f"{query.dtype} over {kv_cache.data.dtype}, head size {call.head_size}".replace("torch.", "")
@@ -106,7 +106,7 @@ def attend(
 
 def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions) -> Plan:
     """Return the plan of the call, from data on the host: nothing waits for the device."""
-    call = call_of(query, kv_cache, metadata.max_query_len)
+    call = _call_of(query, kv_cache, metadata.max_query_len)
     if IS_INTERPRETED:  # a program and a tile cost milliseconds each, whatever their size
         return Plan(Tiles(max(16, power_of_2(call.group)), 32, num_warps=4, num_stages=1))
     capability = torch.cuda.get_device_capability(query.device)
@@ -121,7 +121,7 @@ def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata
     return Plan(tiles, *pick_splits(metadata.num_reqs * kv_cache.num_kv_heads, length, slots, tiles.tile))
 
 
-def call_of(query: Tensor, kv_cache: PagedKVCache, max_query_len: int) -> Call:
+def _call_of(query: Tensor, kv_cache: PagedKVCache, max_query_len: int) -> Call:
     """Return the numbers on which the tiles of such a call depend."""
     return Call(
         query_bytes=query.element_size(),
@@ -186,13 +186,13 @@ def _launch_attend(
         HAS_SCALES=scales is not None,
         IS_SPLIT=plan.num_splits > 1,
         ONE_QUERY_EACH=is_decode,
-        COMPUTE=compute_dtype(query.dtype),
+        COMPUTE=_compute_dtype(query.dtype),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
 
 
-def compute_dtype(dtype: torch.dtype) -> tl.dtype:
+def _compute_dtype(dtype: torch.dtype) -> tl.dtype:
     """Return the dtype of the products' operands. Sums are always in float32.
 
     The interpreter multiplies the bit patterns of 16-bit numbers, so under it everything is float32.

@@ -69,7 +69,7 @@ def max_rows(call: Call, capability: Capability) -> int:
         return 16 if is_small(capability) else 32
     if call.is_wide:
         return 32 if is_quantized else 64
-    return 64 if is_quantized and sums_in_registers(capability) else 128
+    return 64 if is_quantized and _sums_in_registers(capability) else 128
 
 
 def pick_tiles(call: Call, capability: Capability) -> Tiles:
@@ -84,7 +84,7 @@ def pick_tiles(call: Call, capability: Capability) -> Tiles:
         return Tiles(block_m, 32, num_warps=4 if block_m == 16 else 8, num_stages=2)
     if block_m == 16 and call.head_size > 64 and call.cache_bytes == 1 and capability == (9, 0):
         return Tiles(block_m, 128, num_warps=4, num_stages=2)  # 0.8 of the time of 64 positions, on H200 and H100
-    is_narrow = block_m > 16 and (call.cache_bytes == 1 or sums_in_registers(capability))
+    is_narrow = block_m > 16 and (call.cache_bytes == 1 or _sums_in_registers(capability))
     return Tiles(block_m, 32 if is_narrow else 64, num_warps=4 if block_m < 64 else 8, num_stages=3)
 
 
@@ -97,7 +97,7 @@ def _tiles_of_float32(call: Call, block_m: int) -> Tiles:
     return Tiles(block_m, 64, num_warps=4, num_stages=2)  # 0.76 of the time of 32 positions for 8 warps, on an H200
 
 
-def sums_in_registers(capability: Capability) -> bool:
+def _sums_in_registers(capability: Capability) -> bool:
     """Return whether a product's sums are always in registers, and no tensor core multiplies from shared memory.
 
     This is the case before compute capability 9.0, and again in 12.0, whose cards are for desktops.

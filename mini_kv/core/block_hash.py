@@ -79,12 +79,12 @@ def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
     return b"".join(frame(b"".join(frame(_encode_value(value)) for value in key)) for key in extra_keys)
 
 
-def frame_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
+def _frame_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
     """Return the length of the extra keys, then their bytes. The tokens follow directly."""
     return frame(encode_extra_keys(extra_keys))
 
 
-NO_EXTRA_KEYS = frame_extra_keys(())
+NO_EXTRA_KEYS = _frame_extra_keys(())
 """The bytes between parent and tokens in a block without extra keys: a length of 0."""
 
 
@@ -123,7 +123,7 @@ def hash_block_tokens(
     Tests compare the faster `get_request_block_hasher` with it. Source: vLLM `hash_block_tokens`.
     """
     tokens = pack_token_ids(curr_block_token_ids)
-    return BlockHash(hash_function(parent_block_hash + frame_extra_keys(extra_keys) + tokens))
+    return BlockHash(hash_function(parent_block_hash + _frame_extra_keys(extra_keys) + tokens))
 
 
 def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
@@ -186,7 +186,7 @@ def get_request_block_hasher(
         for offset in range(0, len(packed), 4 * block_size):
             if has_extra_keys:
                 first = start + offset // 4
-                extras = frame_extra_keys(extra_keys_of(request, first, first + block_size))
+                extras = _frame_extra_keys(extra_keys_of(request, first, first + block_size))
             parent = hash_function(parent + extras + packed[offset : offset + 4 * block_size])
             block_hashes.append(parent)
         return cast(list[BlockHash], block_hashes)

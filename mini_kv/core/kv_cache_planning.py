@@ -60,7 +60,7 @@ def get_kv_cache_groups(
     return tuple(
         KVCacheGroupSpec(tuple(names), spec)
         for spec, layers in by_spec.items()
-        for names in split_layers(layers, group_size([len(layers) for layers in by_spec.values()]))
+        for names in _split_layers(layers, group_size([len(layers) for layers in by_spec.values()]))
     )
 
 
@@ -103,7 +103,7 @@ def get_packed_kv_cache_groups(specs: Mapping[str, KVCacheSpec]) -> tuple[KVCach
     size = _repeats_per_group([pattern for pattern in patterns if pattern])
     groups = []
     for layers, pattern in zip(kinds.values(), patterns, strict=True):
-        parts = split_layers(pattern, size)
+        parts = _split_layers(pattern, size)
         if len(parts) > 1:
             groups += [_uniform_group({name: layers[name] for repeat in part for name in repeat}) for part in parts]
         else:
@@ -148,7 +148,7 @@ def group_size(num_layers: Sequence[int]) -> int:
 Layer = TypeVar("Layer")
 
 
-def split_layers(layers: Sequence[Layer], size: int) -> list[Sequence[Layer]]:
+def _split_layers(layers: Sequence[Layer], size: int) -> list[Sequence[Layer]]:
     """Split the layers into the fewest groups of at most `size`, dealt out like cards: 52 by 10 are 9 9 9 9 8 8."""
     num_groups = -(-len(layers) // size)
     return [layers[i::num_groups] for i in range(num_groups)]

@@ -28,7 +28,7 @@ from mini_kv.engine.prompt_tokens import Prompt
 from mini_kv.engine.sampling import SamplingParams
 
 LOOKUP = SpeculativeConfig(4, prompt_lookup_min=2, prompt_lookup_max=4)
-BEGINNINGS = (
+_BEGINNINGS = (
     "A block is",
     "The cache",
     "A request",
@@ -62,15 +62,17 @@ def engine(speculative_config: SpeculativeConfig | None = None) -> LLMEngine:
 
 def workloads(plain: LLMEngine) -> dict[str, tuple[list[Prompt], SamplingParams]]:
     """Return the prompts of each kind, and the sampling of their answers."""
-    answers = [output.outputs[0].text for output in plain.generate(BEGINNINGS, _GREEDY)]
-    told = dict(zip(BEGINNINGS, answers, strict=True))
+    answers = [output.outputs[0].text for output in plain.generate(_BEGINNINGS, _GREEDY)]
+    told = dict(zip(_BEGINNINGS, answers, strict=True))
     again: list[Prompt] = [f"{beginning}{answer}\n\n{beginning}" for beginning, answer in told.items()]
     chats: list[Prompt] = [
         "\n\n".join([one + told[one], other + told[other], third])
-        for one, other, third in zip(BEGINNINGS, BEGINNINGS[1:] + BEGINNINGS, BEGINNINGS[2:] + BEGINNINGS, strict=False)
+        for one, other, third in zip(
+            _BEGINNINGS, _BEGINNINGS[1:] + _BEGINNINGS, _BEGINNINGS[2:] + _BEGINNINGS, strict=False
+        )
     ]
     rng = random.Random(1)
-    noise: list[Prompt] = [[rng.randrange(plain.model.vocab_size) for _ in range(60)] for _ in BEGINNINGS]
+    noise: list[Prompt] = [[rng.randrange(plain.model.vocab_size) for _ in range(60)] for _ in _BEGINNINGS]
     drawn = replace(_GREEDY, temperature=1.0, seed=1)
     return {"told again": (again, _GREEDY), "chat": (chats, _GREEDY), "random": (noise, drawn)}
 

@@ -70,7 +70,7 @@ def perplexity(model: CausalLM, token_ids: list[int], cache_dtype: str) -> float
     return math.exp(-sum(found) / len(found))
 
 
-def first_different_words(prompts: Sequence[list[int]], cache_dtype: str, max_tokens: int) -> list[int | None]:
+def _first_different_words(prompts: Sequence[list[int]], cache_dtype: str, max_tokens: int) -> list[int | None]:
     """Return for each prompt the index of the first different new token, from 0, or `None` without a difference."""
     model, tokenizer = load_model(tiny_folder())
     params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompts = [token_ids[start : start + 32] for start in range(0, len(token_ids) - 32, len(token_ids) // 20)][:20]
     rows = {}
     for cache_dtype in CACHE_DTYPES:
-        differ = first_different_words(prompts, cache_dtype, 64)
+        differ = _first_different_words(prompts, cache_dtype, 64)
         rows[cache_dtype] = {
             "perplexity": round(perplexity(model, token_ids, cache_dtype), 4),
             "texts_that_differ": sum(index is not None for index in differ),

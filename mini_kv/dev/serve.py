@@ -58,7 +58,7 @@ class Seen:
     whole: list[float] = field(default_factory=list)
 
 
-def make_jobs(num_jobs: int, seed: int = 0) -> list[Job]:
+def _make_jobs(num_jobs: int, seed: int = 0) -> list[Job]:
     """Return jobs with their right answers, from the engine without a server, in a pool that evicts."""
     rng = random.Random(seed)
     jobs = [
@@ -127,7 +127,7 @@ class Client:
             self._seen.whole.append(time.perf_counter() - began)
 
 
-def offline_times(jobs: Sequence[Job], batch: int) -> list[float]:
+def _offline_times(jobs: Sequence[Job], batch: int) -> list[float]:
     """Return the seconds of each job without a server, `batch` at a time, each from its batch's beginning."""
     engine = LLM(block_size=8).llm_engine
     times: list[float] = []
@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the clients' behaviour (default: 0)")
     parser.add_argument("--num-jobs", type=int, default=400, metavar="N", help="different requests (default: 400)")
     args = parser.parse_args(argv)
-    jobs = make_jobs(args.num_jobs)
+    jobs = _make_jobs(args.num_jobs)
     command = [sys.executable, "-u", "-m", "mini_kv", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines, failed = asyncio.run(_soak(args, jobs, port, server.pid))
         finally:
             server.terminate()
-    lines.append(shown(f"a request offline, {args.clients} at a time", offline_times(jobs, args.clients)))
+    lines.append(shown(f"a request offline, {args.clients} at a time", _offline_times(jobs, args.clients)))
     print("\n".join(lines))
     return int(failed)
 

@@ -41,8 +41,8 @@ from mini_kv.tiers.memory_tier import Lease
 from mini_kv.tiers.sealed import OVERHEAD_BYTES
 from mini_kv.tiers.tiered_cache import Fetch, Search, TieredCache
 
-NAMESPACE_BYTES = 16
-GROUP_ID_BYTES = 4
+_NAMESPACE_BYTES = 16
+_GROUP_ID_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class StandIn(KVCacheBlock):
         self.block_hash = key
 
 
-def stand_ins(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+def _stand_ins(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
     """Return the stand-ins among these blocks."""
     return [block for block in blocks if isinstance(block, StandIn)]
 
@@ -291,7 +291,7 @@ class TieringConnector:
             hit, _ = self.kv.get_computed_blocks(request)
         wanted = {}
         for num_bytes, blocks in zip(self.payload_bytes, hit.blocks, strict=True):
-            for block in stand_ins(blocks):
+            for block in _stand_ins(blocks):
                 key = self._namespace + key_of(block)
                 wanted[key] = num_bytes
                 lease = self.tiers.lease(key) if preparation.had_its_turn else None
@@ -302,7 +302,7 @@ class TieringConnector:
     def _tier_keys(self, request: Request) -> list[bytes]:
         """Return the keys of all blocks of a request, in all groups."""
         return [
-            self._namespace + block_hash + group_id.to_bytes(GROUP_ID_BYTES, "big")
+            self._namespace + block_hash + group_id.to_bytes(_GROUP_ID_BYTES, "big")
             for group_id, manager in enumerate(self.kv.coordinator.single_type_managers)
             for block_hash in manager.hashes_per_block(request.block_hashes)
         ]
@@ -335,7 +335,7 @@ class TieringConnector:
         with self.pool.cached_block_hash_to_block.showing(lambda key: self._namespace + key in self.tiers):
             hit, num_tokens = self.kv.get_computed_blocks(request)
         groups = [list(blocks) for blocks in hit.blocks]
-        if not any(map(stand_ins, groups)) or not self._should_promote(request, groups, num_tokens):
+        if not any(map(_stand_ins, groups)) or not self._should_promote(request, groups, num_tokens):
             return True
         payloads = self._lease_and_load(groups)
         if payloads is None:
@@ -353,7 +353,7 @@ class TieringConnector:
         self, blocks: list[KVCacheBlock], payloads: Mapping[BlockHashWithGroupId, tuple[Lease, memoryview]]
     ) -> None:
         """Replace the stand-ins by new blocks with their hashes. This step loads the blocks."""
-        missing = stand_ins(blocks)
+        missing = _stand_ins(blocks)
         new_blocks = dict(zip(missing, self.pool.get_new_blocks(len(missing)), strict=True))
         for stand_in, new in new_blocks.items():
             key = key_of(stand_in)
@@ -369,7 +369,7 @@ class TieringConnector:
         if num_needed is None or num_needed > self.pool.num_free_blocks:
             self.counts["no room"] += 1
             return False
-        num_bytes = sum(size * len(stand_ins(blocks)) for size, blocks in zip(self.payload_bytes, groups, strict=True))
+        num_bytes = sum(size * len(_stand_ins(blocks)) for size, blocks in zip(self.payload_bytes, groups, strict=True))
         num_more_tokens = num_tokens - self.kv.get_computed_blocks(request)[1]
         if not self.is_worth_it(num_more_tokens, num_bytes):
             self.counts["not worth it"] += 1
@@ -383,7 +383,7 @@ class TieringConnector:
         """Return the verified bytes of all stand-ins, under leases. `None` without leases if one is damaged."""
         found: dict[BlockHashWithGroupId, tuple[Lease, memoryview]] = {}
         for num_bytes, blocks in zip(self.payload_bytes, groups, strict=True):
-            for block in stand_ins(blocks):
+            for block in _stand_ins(blocks):
                 lease = self.tiers.lease(self._namespace + key_of(block))
                 payload = self.tiers.load(lease, num_bytes) if lease is not None else None
                 if lease is None or payload is None:
@@ -453,7 +453,7 @@ class TieringConnector:
         self.abandon()
         self.tiers.clear()
         if self.tiers.remote is not None:
-            self._namespace = token_bytes(NAMESPACE_BYTES)
+            self._namespace = token_bytes(_NAMESPACE_BYTES)
 
     def _cancel_load(self, block: KVCacheBlock) -> None:
         load = self._loads.pop(block, None)
@@ -474,12 +474,12 @@ def _namespace(config: KVCacheConfig, payload_bytes: Sequence[int], layout: str)
     """Return a namespace that two engines share only if their bytes have the same meaning."""
     shapes = [f"{len(group.layer_names)} x {group.kv_cache_spec!r}" for group in config.kv_cache_groups]
     fields = [layout, *shapes, *map(str, payload_bytes)]
-    return sha256(frame(b"mini_kv tiers 1", *(field.encode() for field in fields))).digest()[:NAMESPACE_BYTES]
+    return sha256(frame(b"mini_kv tiers 1", *(field.encode() for field in fields))).digest()[:_NAMESPACE_BYTES]
 
 
 def _check_room(tiers: TieredCache, payload_bytes: int) -> None:
     """Raise `ConfigError` if a tier of this process is too small for the largest block and its envelope."""
-    key_bytes = NAMESPACE_BYTES + sha256().digest_size + GROUP_ID_BYTES
+    key_bytes = _NAMESPACE_BYTES + sha256().digest_size + _GROUP_ID_BYTES
     num_bytes = OVERHEAD_BYTES + key_bytes + payload_bytes
     for name, tier in (("memory", tiers.memory), ("disk", tiers.disk)):
         if tier is not None and tier.capacity_bytes < num_bytes:

@@ -12,7 +12,7 @@ from mini_kv.course.labkit.lab import UnknownLabError, find_checkout
 
 OLDEST = (8, 0)
 """The lowest compute capability that the kernels support."""
-TORCH_WORKS = "attention with torch and the rest of the course work here nevertheless"
+_TORCH_WORKS = "attention with torch and the rest of the course work here nevertheless"
 SECONDS = 600
 """Seconds for all parts together. The report marks a part that is cut off."""
 
@@ -46,7 +46,7 @@ def run(out: Path, run_one: Run | None = None) -> int:
     """
     why = obstacle()
     if why is not None:
-        print(f"mini-kv doctor --gpu: {why}; {TORCH_WORKS}", file=sys.stderr)
+        print(f"mini-kv doctor --gpu: {why}; {_TORCH_WORKS}", file=sys.stderr)
         return 2
     try:
         root = find_checkout(Path.cwd())

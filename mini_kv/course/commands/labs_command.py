@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the labs and return the exit status."""
     folder = Path(args.folder)
     try:
-        write_labs(folder)
+        _write_labs(folder)
     except ValueError as error:
         print(f"mini-kv labs: {error}", file=sys.stderr)
         return 2
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def write_labs(folder: Path) -> None:
+def _write_labs(folder: Path) -> None:
     """Write the labs, and the package whose engine they use. A folder where that fails is empty again.
 
     Raises `ValueError` if the folder is not empty, or if this mini_kv has no packed labs.

@@ -16,7 +16,7 @@ from mini_kv.course.questions.sheet import MARKS, sheet
 from mini_kv.messages import listed, shown, wrapped
 from mini_kv.typed_numbers import output_file, whole_number
 
-MAX_NUMBER = 999_999
+_MAX_NUMBER = 999_999
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         metavar="N",
-        type=whole_number(0, MAX_NUMBER),
+        type=whole_number(0, _MAX_NUMBER),
         default=0,
         help="another number gives other questions (default: 0)",
     )

@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     if args.watch:
         return on_lab(args, lambda lab: watch(lab, sys.stdout, args.all, args.lab_seconds))
     asks = sys.stdin.isatty() and sys.stdout.isatty()
-    return on_lab(args, lambda lab: run_lab(lab, sys.stdout, sys.stdin if asks else None, args.all, args.lab_seconds))
+    return on_lab(args, lambda lab: _run_lab(lab, sys.stdout, sys.stdin if asks else None, args.all, args.lab_seconds))
 
 
-def run_lab(
+def _run_lab(
     lab: Lab, out: TextIO, answers: TextIO | None = None, tell_all: bool = False, seconds: float = TIME_LIMIT_S
 ) -> int:
     """Run the lab on `starter.py`. With `answers` (a terminal), first ask to predict one number of the run.
@@ -90,7 +90,7 @@ def watch(
         if stamp != seen:
             seen = stamp
             out.write("\033[2J\033[H" if out.isatty() else "")
-            run_lab(lab, out, None, tell_all, seconds)
+            _run_lab(lab, out, None, tell_all, seconds)
             out.write(f"watching {relative(lab.starter)}; Ctrl-C stops\n")
             out.flush()
         time.sleep(poll_seconds)

@@ -23,7 +23,7 @@ from mini_kv.typed_numbers import output_file
 if TYPE_CHECKING:
     from mini_kv.course.labkit.fixture import LabUnderTest, Note
 
-BEGIN_WITH = "share-and-evict"
+_BEGIN_WITH = "share-and-evict"
 MAX_NOTES = 30
 """The most comparisons in a story. A random test makes thousands."""
 
@@ -78,7 +78,7 @@ def _story_titles() -> list[str]:
     """Return a line per scenario, and the command to play one."""
     names = scenario_names()
     width = max(map(len, names))
-    marks = {BEGIN_WITH: "   <- begin here"}
+    marks = {_BEGIN_WITH: "   <- begin here"}
     titles = [f"  {name:<{width}}  {load_scenario(name).title}{marks.get(name, '')}" for name in names]
     return ["type  mini-kv story NAME  with one of these, or with a lab's number and a test", *titles]
 

@@ -16,7 +16,7 @@ QUESTIONS = (
     "What does the scheduler count?",
 )
 REPLIES = (" And then?", " Why is that so?", " Who else holds it?", " Say it again, with numbers.")
-DOCUMENT = (
+_DOCUMENT = (
     "A block has a number, a count of references and a hash. The pool has a queue of free blocks. A request has a "
     "table of blocks. A prompt that begins like another one shares its blocks. "
 )
@@ -56,7 +56,7 @@ def arrivals(seed: int, forks: bool = False) -> list[Arrival]:
         for turn in (2, 3):
             reply = Arrival(f"{name}{turn}", first, rng.choice(REPLIES), rng.randrange(6, 12), f"{name}{turn - 1}")
             found.append(reply)
-    found.append(Arrival("long", 12, DOCUMENT * 5, 8))
+    found.append(Arrival("long", 12, _DOCUMENT * 5, 8))
     for number in range(2 if forks else 0):
         found.append(Arrival(f"fork{number}", rng.randrange(50), SYSTEM + QUESTIONS[number], 14, n=3))
     for number in range(2):

@@ -4,7 +4,7 @@ Most parts are passed to a constructor unchanged. A lab leaves out features that
 such a feature, a class here wraps the learner's object and adds it:
 
     CountedPool        lab-03 counts references            added: keys, managed by lab-07's pool or the engine's
-    without_nulls      lab-07 frees every block it gets    added: null blocks of a window are not passed to it
+    _without_nulls      lab-07 frees every block it gets    added: null blocks of a window are not passed to it
     AdmittingManager   lab-06 gives slots                  added: admission of new requests, statistics, the lookup
     AbortsFirst        lab-11 plans and applies results    added: requests that were aborted during a step
 """
@@ -58,7 +58,7 @@ def make_groups(own: OwnParts, specs: Mapping[str, KVCacheSpec]) -> tuple[KVCach
 
 def _kv_cache_parts(own: OwnParts, new_block: BlockFactory | None) -> KVCacheParts:
     """Return the parts of the manager."""
-    pool = None if own.pool is None else without_nulls(own.pool)
+    pool = None if own.pool is None else _without_nulls(own.pool)
     managers: dict[type[KVCacheSpec], Any] = dict(MANAGER_CLASSES)
     if own.full_attention is not None:
         managers |= dict.fromkeys((FullAttentionSpec, MLAAttentionSpec), own.full_attention)
@@ -84,7 +84,7 @@ def make_coordinator(own: OwnParts, kv_cache_config: KVCacheConfig, pool: BlockP
     return own.coordinator(kv_cache_config, pool, managers)
 
 
-def without_nulls(pool: Any) -> Any:
+def _without_nulls(pool: Any) -> Any:
     """Return the learner's class of pools, extended for tables with null blocks."""
 
     class WithoutNulls(pool):  # type: ignore[misc]  # a class that is known when the command runs

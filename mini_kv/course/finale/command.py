@@ -121,7 +121,7 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
     if prepared is None:
         return 2
     own_engine.llm_engine, own_engine.stream = prepared
-    model = kind_of_model(own_engine.llm_engine)
+    model = _kind_of_model(own_engine.llm_engine)
     found = find_parts(args.labs, labs, Path.cwd(), model, step_limit_s)
     print("\n".join(table(found, "solution" if args.labs == "solution" else "yours")), end="\n\n", flush=True)
     parts = by_name(found)
@@ -165,7 +165,7 @@ def _problem(args: argparse.Namespace) -> str:
     return ""
 
 
-def kind_of_model(engine: "LLMEngine") -> str:
+def _kind_of_model(engine: "LLMEngine") -> str:
     """Return the kind of model that the parts may need: a key of `NOT_FOR`."""
     groups = engine.kv_cache_manager.kv_cache_config.kv_cache_groups
     is_plain = len(groups) == 1 and isinstance(groups[0].kv_cache_spec, FullAttentionSpec)

@@ -46,7 +46,7 @@ OWN: dict[str, tuple[str, Any]] = {
 """The lab and the engine's part of each place in this workload."""
 
 
-def parts_with(names: Collection[str]) -> dict[str, Found]:
+def _parts_with(names: Collection[str]) -> dict[str, Found]:
     """Return the four parts, with these changes. Raises `ValueError` with the known names for an unknown one."""
     unknown = [name for name in names if name not in CHANGED]
     if unknown:
@@ -61,7 +61,7 @@ def _found(part: LabPart, value: Any) -> Found:
 
 
 @cache
-def engines_run() -> Run:
+def _engines_run() -> Run:
     """Return the run of the engine's own parts, to the end."""
     return Run(WORKLOAD).complete()
 
@@ -86,8 +86,8 @@ class DivergenceDemo:
 
     def __init__(self, *names: str) -> None:
         """Run. `names`: keys of `CHANGED`. Raises `ValueError` for an unknown one."""
-        self.names, self.parts = names, parts_with(names)
-        self.reference = engines_run()
+        self.names, self.parts = names, _parts_with(names)
+        self.reference = _engines_run()
         self.run = Run(WORKLOAD, own_parts(self.parts.values()))
         self.divergence = self.run.first_divergence(self.reference)
 
@@ -141,7 +141,7 @@ def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
 
 def engines_story() -> dict[str, Any]:
     """Return the whole run of the engine's own parts, as a story."""
-    return _story(len(engines_run().steps), 7, OwnParts(), "An hour on dice")
+    return _story(len(_engines_run().steps), 7, OwnParts(), "An hour on dice")
 
 
 def engines_side() -> dict[str, Any]:

@@ -57,7 +57,7 @@ class OffloadEngine(PrefillEngine):
         self, scheduled: Sequence[tuple[str, int]] = (), counters: Mapping[str, float] | None = None, **seen: Any
     ) -> Step:
         """Return a step with the cache and the home as they are now."""
-        home = [entry_line(key, entry) for key, entry in self.home.entries.items()]
+        home = [_entry_line(key, entry) for key, entry in self.home.entries.items()]
         return super().step_made(scheduled, counters, home=home, **seen)
 
     def end_or_admit(self, running: dict[str, Request]) -> Iterator[str]:
@@ -138,7 +138,7 @@ class OffloadEngine(PrefillEngine):
             if block.block_hash is None:
                 self._contents.pop(block.block_id, None)
             else:
-                self._contents.setdefault(block.block_id, content_of(self._name(block.block_hash)))
+                self._contents.setdefault(block.block_id, _content_of(self._name(block.block_hash)))
 
     def _free_blocks(self) -> list[KVCacheBlock]:
         return list(self.kv.block_pool.free_block_queue.get_all_free_blocks())
@@ -156,12 +156,12 @@ class OffloadEngine(PrefillEngine):
         return self._names.setdefault(key, f"content {len(self._names)}")
 
 
-def content_of(name: str) -> bytes:
+def _content_of(name: str) -> bytes:
     """Return the bytes that stand for the keys and values of a content."""
     return digest_of(name, b"")[:CONTENT_BYTES]
 
 
-def entry_line(key: str, entry: Entry) -> str:
+def _entry_line(key: str, entry: Entry) -> str:
     """Return an entry of the home as text."""
     state = "" if digest_of(key, entry.payload) == entry.digest else ", damaged"
     return f"{key} ({entry.num_leases} leases{state})"

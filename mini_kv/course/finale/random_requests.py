@@ -46,7 +46,7 @@ TENANTS = (
         (LoRARequest("n", f"{LONG}\x02sq"), LoRARequest(f"n\x02s{LONG}", "q")),
     ),
 )
-PICTURES = ("cat-0001", "dog-0001")
+_PICTURES = ("cat-0001", "dog-0001")
 STOPS = (0, 1)
 """The tokens that end a text."""
 
@@ -88,7 +88,7 @@ class Prompts:
         if tokens and self._chance.random() < 0.1:
             self._change(tokens)
         if self._chance.random() < 0.5:
-            shown = [replace(each, identifier=self._chance.choice(PICTURES)) for each in shown]
+            shown = [replace(each, identifier=self._chance.choice(_PICTURES)) for each in shown]
         if self._chance.random() < 0.2:
             shown = [replace(each, offset=max(each.offset - 1, 0)) for each in shown]
         self._last = Text(tokens, shown)
@@ -107,7 +107,7 @@ class Prompts:
         """Return a long text. In a workload with images it has three pairs of them, of one token and of two."""
         size = self._max_tokens
         places = [self._chance.randrange(size - 1) for _ in range(3 if self._has_images else 0)]
-        images = [MultiModalFeature(PICTURES[0], place + at, 1 + at) for place in places for at in (0, 1)]
+        images = [MultiModalFeature(_PICTURES[0], place + at, 1 + at) for place in places for at in (0, 1)]
         return Text([token(self._chance) for _ in range(size)], images)
 
 

@@ -106,7 +106,7 @@ class Run:
                 self.each_step(len(self.steps))
                 yield step
         except (Exception, SystemExit, TookTooLongError) as error:
-            self.error = first_cause(error)
+            self.error = _first_cause(error)
 
     def _steps(self) -> Iterator[Step]:
         if self.engine is None:
@@ -246,7 +246,7 @@ def names_of(requests: Sequence[Request]) -> list[str]:
     return [request.request_id for request in requests]
 
 
-def first_cause(error: BaseException) -> BaseException:
+def _first_cause(error: BaseException) -> BaseException:
     """Return the error that made a step fail, if `error` was raised while the step's requests were being aborted.
 
     Python keeps the first error as the context of the later one. A context that the learner's code caught itself never

@@ -19,7 +19,7 @@ from mini_kv.course.labkit.lab import Lab, find_lab
 from mini_kv.course.labkit.learner_state import write_whole
 from mini_kv.course.labkit.scoreboard import State
 
-SETUP = """#!/usr/bin/env bash
+_SETUP = """#!/usr/bin/env bash
 set -e
 apt-get update -qq && apt-get install -y -qq python3-venv bubblewrap
 python3 -m venv /autograder/venv
@@ -40,7 +40,7 @@ def gradescope_zip(lab: Lab, file: Path) -> None:
         course = Path(folder) / "course"
         release(lab.root, course)
         scripts = {
-            "setup.sh": SETUP.replace("PACKAGES", PACKAGES[lab.needs]),
+            "setup.sh": _SETUP.replace("PACKAGES", PACKAGES[lab.needs]),
             "run_autograder": RUN.replace("LAB", lab.lab_id),
         }
         for name, text in scripts.items():
@@ -52,7 +52,7 @@ def gradescope_zip(lab: Lab, file: Path) -> None:
                 archive.write(path, path.relative_to(folder))
 
 
-def gradescope_results(mark: Mark) -> dict[str, Any]:
+def _gradescope_results(mark: Mark) -> dict[str, Any]:
     """Return the content of results.json for Gradescope. A held lab has no points, and its output has the reason."""
     tests = [
         {
@@ -82,13 +82,13 @@ def main(words: list[str]) -> int:
     name, submission, out = words
     lab = find_lab(name, Path.cwd())
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])
-    write_whole(Path(out), json.dumps(gradescope_results(mark), indent=2) + "\n")  # should this process be ended
+    write_whole(Path(out), json.dumps(_gradescope_results(mark), indent=2) + "\n")  # should this process be ended
     try:
         handin = read_handin(Path(submission), [lab.lab_id], {})
         mark = Grader([lab], find_sandbox("auto", lab.root.resolve(), ()), 120).grade(handin, lab)
     except (OSError, ValueError) as error:
         mark.why = [str(error)]
-    write_whole(Path(out), json.dumps(gradescope_results(mark), indent=2) + "\n")
+    write_whole(Path(out), json.dumps(_gradescope_results(mark), indent=2) + "\n")
     print(_words(mark))
     return int(mark.score < mark.points)
 

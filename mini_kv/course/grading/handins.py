@@ -28,7 +28,7 @@ MAX_LISTED = 16_000_000
 """Bytes that git may write: a small repository can list files without end."""
 GIT_SECONDS = 60
 """Seconds for one answer of git."""
-PAGE_FORMAT = "mini_kv hand-in"
+_PAGE_FORMAT = "mini_kv hand-in"
 
 _LAB = r"lab-[0-9]{2}(?:-[a-z]+)?"
 _FILE = re.compile(rf"(?:^|/)({_LAB})(?:\.py|/starter\.py)$")
@@ -149,7 +149,7 @@ def _take(name: str, read: Callable[[], bytes], handin: HandIn) -> None:
 def _take_page(content: bytes, handin: HandIn) -> None:
     try:
         saved = json.loads(content)
-        if not isinstance(saved, dict) or saved.get("format") != PAGE_FORMAT:
+        if not isinstance(saved, dict) or saved.get("format") != _PAGE_FORMAT:
             return  # some other file
         labs = {lab: page for lab, page in saved["labs"].items() if re.fullmatch(_LAB, lab)}
         for lab, page in labs.items():

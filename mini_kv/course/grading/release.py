@@ -56,7 +56,7 @@ def release(root: Path, out: Path) -> int:
         text = in_variant(contract.read_text(encoding="utf-8"), draw(load_course(root).challenge))
         contract.write_text(text, encoding="utf-8")
     for page in out.rglob("*.md"):
-        page.write_text(without_dead_links(page), encoding="utf-8")
+        page.write_text(_without_dead_links(page), encoding="utf-8")
     found = leaks(out, secrets(root))
     if found:
         raise ValueError("the student's tree contains a solution:\n  " + "\n  ".join(found))
@@ -70,7 +70,7 @@ def _is_for_students(name: str, closed: Collection[str]) -> bool:
     return kept or not any(name.startswith(f"{path}/") for path in LEFT_OUT)
 
 
-def without_dead_links(page: Path) -> str:
+def _without_dead_links(page: Path) -> str:
     """Return a page's text. Links to missing files are reduced to their words."""
 
     def linked(found: re.Match[str]) -> str:

@@ -29,8 +29,8 @@ class Settable:
             data: modules of the engine whose objects have fields for all.
         """
         own = {name for node in nodes if isinstance(node, ast.ClassDef) for name in _fields(node)}
-        methods = methods_of_the_engine()
-        fields = {name for module in data for name in fields_of(module)}
+        methods = _methods_of_the_engine()
+        fields = {name for module in data for name in _fields_of(module)}
         self._of_imports = {method for module, name in imported for method in _methods_of(module, name)}
         self._of_others = fields | (own - methods) - self._of_imports
 
@@ -42,14 +42,14 @@ class Settable:
 
 
 @lru_cache
-def methods_of_the_engine() -> frozenset[str]:
+def _methods_of_the_engine() -> frozenset[str]:
     """Return the names of all methods of the engine's classes."""
     classes = [owner for package in ENGINE for file in (HERE / package).rglob("*.py") for owner in _classes(file)]
     return frozenset(node.name for owner in classes for node in owner.body if isinstance(node, ast.FunctionDef))
 
 
 @lru_cache
-def fields_of(module: str) -> frozenset[str]:
+def _fields_of(module: str) -> frozenset[str]:
     """Return the fields of the classes in a module of mini_kv."""
     file = file_of(module)
     return frozenset(name for owner in (_classes(file) if file is not None else ()) for name in _fields(owner))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-STATEMENTS = 5
+_STATEMENTS = 5
 PUBLIC = ("mini_kv/**/*.py", "labs/**/*.py")
 
 
@@ -39,7 +39,7 @@ def bodies(path: Path, root: Path) -> list[Body]:
         if not isinstance(node, ast.FunctionDef):
             continue
         body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-        if sum(isinstance(inner, ast.stmt) for statement in body for inner in ast.walk(statement)) < STATEMENTS:
+        if sum(isinstance(inner, ast.stmt) for statement in body for inner in ast.walk(statement)) < _STATEMENTS:
             continue
         code = [bare(line) for line in lines[body[0].lineno - 1 : node.end_lineno]]
         found.append(Body(f"{path.relative_to(root).as_posix()}: {node.name}", [line for line in code if line]))
@@ -48,8 +48,8 @@ def bodies(path: Path, root: Path) -> list[Body]:
 
 def runs(body: Body) -> list[str]:
     """Return every run of five lines of a body, or the whole body if it has fewer lines."""
-    last = max(1, len(body.lines) - STATEMENTS + 1)
-    return ["".join(body.lines[start : start + STATEMENTS]) for start in range(last)]
+    last = max(1, len(body.lines) - _STATEMENTS + 1)
+    return ["".join(body.lines[start : start + _STATEMENTS]) for start in range(last)]
 
 
 def public(root: Path) -> list[str]:

@@ -60,7 +60,7 @@ PRINTED = 10_000
 """Most characters kept of one test's output."""
 end_python = os._exit
 """The original `os._exit`."""
-PROCESS = os.getpid()
+_PROCESS = os.getpid()
 
 RESULTS = pytest.StashKey[dict[str, LabResult]]()
 IMPLEMENTATIONS = pytest.StashKey[dict[str, Implementation]]()
@@ -163,7 +163,7 @@ def _is_learners(config: pytest.Config) -> bool:
 
 def _exit(status: int) -> None:
     """Replace `os._exit`. A child process may end without a message. A test may not."""
-    if os.getpid() != PROCESS:
+    if os.getpid() != _PROCESS:
         end_python(status)
     raise SystemExit(status)
 

@@ -36,7 +36,7 @@ GRACE_S = 5
 MEMORY_MB = 1536
 """MiB that a test may allocate beyond those in use. The labs without PyTorch need a hundredth of it."""
 
-REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
+_REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
 
 
 class TookTooLongError(BaseException):
@@ -129,9 +129,9 @@ class Deadline:
             # Of a process that was stopped for an hour only the last moment counts.
             self._idle = 0.0 if self._is_active() else self._idle + min(now - self._looked, 2 * LOOK_S)
             self._looked = now
-        patience = patience_of(self._cpu_seconds)
+        patience = _patience_of(self._cpu_seconds)
         if self._computed() - self._computed_before > self._cpu_seconds:
-            self.error = TookTooLongError(f"no end after {self._cpu_seconds:g} s of computing: {REASON}")
+            self.error = TookTooLongError(f"no end after {self._cpu_seconds:g} s of computing: {_REASON}")
         elif self._idle >= self._idle_seconds:
             waits = "it waits for an event that never occurs"
             self.error = TookTooLongError(f"no end after {self._idle_seconds:g} s without computing: {waits}")
@@ -139,7 +139,7 @@ class Deadline:
             self.error = NoVerdictError(f"no verdict after {patience:g} s: this machine is busy, or the code waits")
 
 
-def patience_of(cpu_seconds: float) -> float:
+def _patience_of(cpu_seconds: float) -> float:
     """Return the wall-clock seconds after which there is no verdict."""
     return max(PATIENCE_S, 2 * cpu_seconds)
 
@@ -262,7 +262,7 @@ def hard_limit(cpu_seconds: float, stderr: int) -> Iterator[None]:
     if sys.platform == "emscripten":
         yield
         return
-    patience = patience_of(cpu_seconds) * (1 if sys.platform == "win32" else 2)
+    patience = _patience_of(cpu_seconds) * (1 if sys.platform == "win32" else 2)
     faulthandler.dump_traceback_later(patience + GRACE_S, exit=True, file=stderr)
     if sys.platform != "win32":
         faulthandler.register(signal.SIGPROF, file=stderr, chain=True)

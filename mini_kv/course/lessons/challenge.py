@@ -1,6 +1,6 @@
 """Challenges: tasks for a notebook's controls, each with a check on the engine's state.
 
-    Challenge("Make one block stand in three rows.", three_rows)      checked after each press of a player's button
+    Challenge("Make one block stand in three rows.", _three_rows)      checked after each press of a player's button
 
 The check gets the control's subject: the cache of a `LivePlayer`, the chain of a `ChainExplorer`, the run of a
 `PromptPlayer`, the label of a lever's position. A notebook names its challenge by a key of `CHALLENGES`. The
@@ -31,12 +31,12 @@ class Challenge:
         return f'<div class="kv-challenge"><b>Challenge.</b> {html.escape(self.ask)} {state}</div>'
 
 
-def three_rows(cache: LiveCache) -> bool:
+def _three_rows(cache: LiveCache) -> bool:
     """Return whether three running requests share one block."""
     return any(block.ref_cnt >= 3 for block in cache.kv.block_pool.blocks if not block.is_null)
 
 
-def half_is_left(cache: LiveCache) -> bool:
+def _half_is_left(cache: LiveCache) -> bool:
     """Return whether a repeated prompt found one half of itself, because the other half had been evicted."""
     seen = set()
     for one in cache.admitted:
@@ -46,7 +46,7 @@ def half_is_left(cache: LiveCache) -> bool:
     return False
 
 
-def only_what_is_common(cache: LiveCache) -> bool:
+def _only_what_is_common(cache: LiveCache) -> bool:
     """Return whether two prompts with 16 common tokens would each find these and no more, with no running request."""
     prompts = list({one.prompt for one in cache.admitted if len(one.prompt) > 17})
     if cache.running or _longest_common_beginning(prompts) != 16:
@@ -55,7 +55,7 @@ def only_what_is_common(cache: LiveCache) -> bool:
     return all(cache.would_find([*prompt, 0]) == 16 for prompt in prompts)
 
 
-def empty_grows(cache: LiveCache) -> bool:
+def _empty_grows(cache: LiveCache) -> bool:
     """Return whether one call increased the number of empty blocks."""
     memory = memory_over_time([span.edges for span in cache.spans], cache.num_blocks)
     return any(after.empty > before.empty for before, after in pairwise(memory))
@@ -91,12 +91,12 @@ def _longest_common_beginning(sequences: Sequence[Sequence[object]]) -> int:
 
 
 CHALLENGES = {
-    "three rows": Challenge("Make one block stand in three rows.", three_rows),
-    "half is left": Challenge("Let a repeated prompt find exactly one half of itself.", half_is_left),
+    "three rows": Challenge("Make one block stand in three rows.", _three_rows),
+    "half is left": Challenge("Let a repeated prompt find exactly one half of itself.", _half_is_left),
     "only what is common": Challenge(
-        "Make the cache evict all of two prompts except the 16 tokens that they have in common.", only_what_is_common
+        "Make the cache evict all of two prompts except the 16 tokens that they have in common.", _only_what_is_common
     ),
-    "empty grows": Challenge("Make the number of empty blocks grow.", empty_grows),
+    "empty grows": Challenge("Make the number of empty blocks grow.", _empty_grows),
     "same end": Challenge(
         "Write two prompts that share three blocks, and whose last full blocks have equal texts but different hashes.",
         same_end,

@@ -19,8 +19,8 @@ from mini_kv.course.lessons.trusted import trusted
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 COLOURS = (BLUE, ORANGE, GREEN, PINK)
-DASHES = ("-", "--", ":", "-.")
-HATCHES = ("", "/", ".", "x")
+_DASHES = ("-", "--", ":", "-.")
+_HATCHES = ("", "/", ".", "x")
 LOOKS = {
     "waits": ("none", ""),
     "prompt": (BLUE, ""),
@@ -29,7 +29,7 @@ LOOKS = {
     "again": (PINK, "."),
 }
 """The colour and the hatch of each state in a timeline."""
-MAX_STEPS_WITH_NUMBERS = 16
+_MAX_STEPS_WITH_NUMBERS = 16
 INK = "#7b7b7c"
 """Placeholder for the colour of the page's text. No series may have it."""
 
@@ -77,7 +77,7 @@ def line_chart(
         shares: whether the values are shares of 1, shown as percent. Otherwise they are counts.
     """
     figure, axes = _new_axes(labels)
-    for (name, values), colour, dash in zip(series.items(), COLOURS, DASHES, strict=False):
+    for (name, values), colour, dash in zip(series.items(), COLOURS, _DASHES, strict=False):
         axes.plot(
             x,
             values,
@@ -111,7 +111,7 @@ def stacked_chart(
     figure, axes = _new_axes(labels)
     steps = range(1, 1 + len(next(iter(series.values()))))
     below = [0.0] * len(steps)
-    for (name, values), colour, hatch in zip(series.items(), COLOURS, HATCHES, strict=False):
+    for (name, values), colour, hatch in zip(series.items(), COLOURS, _HATCHES, strict=False):
         top = [low + value for low, value in zip(below, values, strict=True)]
         # The last value gets a width too: it is a state, not a moment.
         places, lower, upper = [*steps, steps[-1] + 1], [*below, below[-1]], [*top, top[-1]]
@@ -136,7 +136,7 @@ def bar_chart(
     """Return a chart of one bar for each name in `x`, with the series stacked. `shares`: as in `line_chart`."""
     figure, axes = _new_axes(labels)
     below = [0.0] * len(x)
-    for (name, values), colour, hatch in zip(series.items(), COLOURS, HATCHES, strict=False):
+    for (name, values), colour, hatch in zip(series.items(), COLOURS, _HATCHES, strict=False):
         axes.bar(x, values, bottom=below, color=colour, hatch=hatch, label=name, edgecolor=INK, linewidth=0)
         below = [low + value for low, value in zip(below, values, strict=True)]
     if shares:
@@ -166,7 +166,7 @@ def timeline_chart(
         for first, length, doing, num_tokens in _runs(row):
             colour, hatch = LOOKS[doing]
             axes.barh(place, length, left=first - 0.5, color=colour, edgecolor=INK, hatch=hatch, linewidth=0.5)
-            if num_tokens > 1 and num_steps <= MAX_STEPS_WITH_NUMBERS:
+            if num_tokens > 1 and num_steps <= _MAX_STEPS_WITH_NUMBERS:
                 on_it = "#ffffff" if colour == BLUE else "#111111"
                 axes.text(first, place, num_tokens, ha="center", va="center", color=on_it, fontsize="small")
     seen = {doing for row in rows.values() for doing, _ in row}

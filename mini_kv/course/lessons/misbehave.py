@@ -102,11 +102,11 @@ def serve(name: str, seed: int = 0, *, max_num_seqs: int | None = None) -> Case:
     """
     fault = SERVERS[name]
     limits = SchedulerConfig(max_num_seqs=max_num_seqs or fault.max_num_seqs)
-    trace = make_trace(fault, seed)
+    trace = _make_trace(fault, seed)
     return Case(fault, trace, watch(trace, fault.num_blocks, BLOCK_SIZE, limits=limits, parts=fault.parts))
 
 
-def make_trace(fault: Fault, seed: int) -> list[TokenRequest]:
+def _make_trace(fault: Fault, seed: int) -> list[TokenRequest]:
     """Return a server's traffic: that of `mini-kv trace make chat`, with the server's fault and a burst of requests."""
     chats = generate("chat", NUM_REQUESTS, seed)
     trace = [replace(entry, timestamp=entry.timestamp // fault.rush) for entry in chats]
@@ -179,7 +179,7 @@ def debugged(name: str, seed: int = 0) -> Lines:
     manager = KVCacheManager(KVCacheConfig(fault.num_blocks, _GROUPS), parts=fault.parts)
     kv = DebugKVCacheManager(manager)
     try:
-        for number, entry in enumerate(make_trace(fault, seed)):
+        for number, entry in enumerate(_make_trace(fault, seed)):
             request = kv.new_request(str(number), entry.token_ids, cache_salt=entry.cache_salt)
             prefill(kv, request)
             kv.free(request)

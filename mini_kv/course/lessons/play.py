@@ -31,7 +31,7 @@ from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.policy.catalogue import find_policy
 from mini_kv.tools.serve.live_story import LiveStory
 
-FLOAT32_BYTES = 4
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Play:
         self.stats = EngineStats()
         self.boxes: dict[str, Box] = {}
         self.live = LiveStory(self._make_manager, record=True)
-        specs = specs_of(config, levers.block_size)
+        specs = _specs_of(config, levers.block_size)
         groups = get_kv_cache_groups(specs)
         self.groups = [next(i for i, group in enumerate(groups) if layer in group.layer_names) for layer in specs]
         """The group of each layer: the index of its block table in a plan."""
@@ -287,9 +287,9 @@ def _state_of_block(block: KVCacheBlock) -> str:
     return "free" if block.block_hash is None else "cached"
 
 
-def specs_of(config: Mapping[str, Any], block_size: int) -> dict[str, KVCacheSpec]:
+def _specs_of(config: Mapping[str, Any], block_size: int) -> dict[str, KVCacheSpec]:
     """Return the KV of each layer of a small model by the layer's name, as `TinyLlama` does. Its dtype is float32."""
-    shape = (block_size, config["num_key_value_heads"], config["head_dim"], FLOAT32_BYTES)
+    shape = (block_size, config["num_key_value_heads"], config["head_dim"], _FLOAT32_BYTES)
     kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     return {
         f"layers.{layer}": FullAttentionSpec(*shape)

@@ -105,7 +105,7 @@ def recorded(texts: Mapping[str, str], model: str, levers: Levers) -> dict[str, 
 
 RUNNER_JS = Path(__file__).parents[3] / "book" / "mini_kv_book" / "assets" / "kv_runner.js"
 """The page's runner, in a clone of the repository."""
-IN_NODE = """
+_IN_NODE = """
 const { record, config, weights, runner } = JSON.parse(require("fs").readFileSync(0, "utf8"));
 import(runner).then(async ({ readWeights, Runner }) => {
   const file = new Uint8Array(require("fs").readFileSync(weights)).buffer;
@@ -133,7 +133,7 @@ def in_node(record: Mapping[str, Any]) -> str:
         "runner": RUNNER_JS.as_uri(),
     }
     done = subprocess.run(
-        [node, "--eval", IN_NODE],
+        [node, "--eval", _IN_NODE],
         input=json.dumps(given),
         capture_output=True,
         encoding="utf-8",

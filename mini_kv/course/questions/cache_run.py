@@ -18,7 +18,7 @@ from mini_kv.story.text import draw_state
 from mini_kv.story.traced_manager import Span, TracedKVCacheManager
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-MAX_ALIVE = 3
+_MAX_ALIVE = 3
 
 Prefill = Callable[[Any, list[int], str], tuple[Request, int] | None]
 """lab-05's function: admit a request and compute its prompt."""
@@ -153,7 +153,7 @@ def play(run: CacheRun, rng: random.Random, num_calls: int, verbs: Sequence[str]
 
 def _arrival(verb: str, run: CacheRun, rng: random.Random, stems: Sequence[str], names: list[str]) -> Call | None:
     """Return a call for a new request, or `None` if there are enough."""
-    if len(run.alive) == MAX_ALIVE or len(names) == 1:
+    if len(run.alive) == _MAX_ALIVE or len(names) == 1:
         return None
     stem = rng.choice(stems)
     beginning = stem[: rng.choice((len(stem), len(stem), BLOCK_SIZE))]

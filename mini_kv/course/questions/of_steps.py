@@ -19,7 +19,7 @@ from mini_kv.story.traced_manager import TracedKVCacheManager
 
 LAB = "lab-11"
 NUM_BLOCKS, BUDGET, MAX_SEQS = 9, 10, 3
-MAX_STEPS = 40
+_MAX_STEPS = 40
 LIMITS = (
     f"A step computes at most {BUDGET} tokens of at most {MAX_SEQS} requests; {NUM_BLOCKS - 1} blocks of {BLOCK_SIZE}."
 )
@@ -97,7 +97,7 @@ def questions_of_steps(rng: random.Random, own: OwnParts) -> Iterator[Question]:
             rng.choices("stuvwxyz", k=rng.randint(2, 7))
         )
         run.arrive(name, from_letters(text), rng.randint(5, 12))
-    for _ in range(MAX_STEPS):
+    for _ in range(_MAX_STEPS):
         if not run.scheduler.has_unfinished_requests:
             break
         state, waiting, running = run.drawn(), run.waiting(), list(run.scheduler.running)

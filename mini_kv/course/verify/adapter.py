@@ -40,7 +40,7 @@ class Adapter:
         raise NotImplementedError
 
 
-def answer_lines(file: str) -> None:
+def _answer_lines(file: str) -> None:
     """Answer all messages on standard input with the function `answer` of a Python file, as lab-17 wants it."""
     answer = runpy.run_path(file).get("answer")
     if answer is None:
@@ -60,4 +60,4 @@ def run(*adapters: Adapter) -> None:
 
 
 if __name__ == "__main__":
-    answer_lines(sys.argv[1])
+    _answer_lines(sys.argv[1])

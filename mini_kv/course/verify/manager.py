@@ -90,7 +90,7 @@ class Player:
 
     def perform(self, call: Call) -> State:
         """Make one call and return its result and the state after it, in words."""
-        if call.verb not in ("new", *WITHOUT_REQUEST) and call.handle not in self.requests:
+        if call.verb not in ("new", *_WITHOUT_REQUEST) and call.handle not in self.requests:
             return {**self._state(), "result": "no such request"}
         self.asked = MESSAGES[call.verb](self, call)
         reply = self.program.answer(self.asked)
@@ -276,7 +276,7 @@ SIX = ("start", "new", "lookup", "allocate", "append", "free")
 NOTICES = ("compute", "reject")
 """Calls that only say how many tokens of a request are computed now."""
 
-WITHOUT_REQUEST = ("evict", "release", "reset", "stats")
+_WITHOUT_REQUEST = ("evict", "release", "reset", "stats")
 
 
 def shorthand(verb: str, words: list[str]) -> list[str]:
@@ -291,7 +291,7 @@ def shorthand(verb: str, words: list[str]) -> list[str]:
     return [f"new {' '.join(words)}", *steps] if verb == "prefill" else [*steps]
 
 
-LANGUAGE = Language(MESSAGES, WITHOUT_REQUEST, FIELDS, DEFAULTS, shorthand)
+LANGUAGE = Language(MESSAGES, _WITHOUT_REQUEST, FIELDS, DEFAULTS, shorthand)
 
 
 def needs(scenario: Scenario) -> list[str]:

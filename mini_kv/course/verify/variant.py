@@ -32,7 +32,7 @@ class ToTheEnd(FreeKVCacheBlockQueue):
         self.append_n(blocks)
 
 
-QUEUES = (FreeKVCacheBlockQueue, HeadFirst, ToTheEnd)
+_QUEUES = (FreeKVCacheBlockQueue, HeadFirst, ToTheEnd)
 
 
 class VariantAdapter(ManagerAdapter):
@@ -51,7 +51,7 @@ class VariantAdapter(ManagerAdapter):
                 return super().find_longest_cache_hit(block_hashes, max(0, max_length + 1 - kept))
 
         num_blocks = settings["num_blocks"] + (not self.has_null)
-        return make_manager(num_blocks, settings["block_size"], tables=Tables, make_queue=QUEUES[self.variant.order])
+        return make_manager(num_blocks, settings["block_size"], tables=Tables, make_queue=_QUEUES[self.variant.order])
 
     def answer(self, message: Message) -> Message:
         """Return the reply. What has no meaning in the variant is left out."""

@@ -153,14 +153,14 @@ def difference(outcome: Outcome, variant: Variant = PUBLIC) -> Iterator[str]:
     if outcome.wanted is None or outcome.got is None:
         yield f"  {outcome.reason}"
         return
-    yield from both_sides(outcome.wanted, outcome.got, outcome.fields)
+    yield from _both_sides(outcome.wanted, outcome.got, outcome.fields)
     if number := sentence_of(outcome):
         yield ""
         yield from wrap(f"It breaks {_sentence(number, variant)}", 100, initial_indent="  ", subsequent_indent="  ")
     yield from _explained(outcome)
 
 
-def both_sides(wanted: State, got: State, fields: Sequence[str]) -> Iterator[str]:
+def _both_sides(wanted: State, got: State, fields: Sequence[str]) -> Iterator[str]:
     """Yield each field that the program shows: once if both sides are equal, else vLLM's above the program's."""
     for field, label in LABELS.items():
         if field not in got:

@@ -29,7 +29,7 @@ def candidates(plan: Plan) -> list[Tiles]:
     return [own, *(tiles for tiles in others if tiles != own)]
 
 
-def seconds_with(tiles: Tiles, plan: Plan, sets: Sequence[Inputs], clock: Clock) -> float:
+def _seconds_with(tiles: Tiles, plan: Plan, sets: Sequence[Inputs], clock: Clock) -> float:
     """Return the time of a call with these tiles, with about as many splits as the plan has."""
     splits = (1, 0)
     if plan.num_splits > 1:
@@ -52,7 +52,7 @@ def tune(name: str, shape: Shape, device: str, clock: Clock, most: int | None = 
     for tiles in candidates(plan)[:most]:
         what = f"  tile {tiles.tile:<4} warps {tiles.num_warps}  stages {tiles.num_stages}"
         try:
-            lines.append(f"{what}  {1e6 * seconds_with(tiles, plan, sets, clock):>9.1f} us")
+            lines.append(f"{what}  {1e6 * _seconds_with(tiles, plan, sets, clock):>9.1f} us")
         except Exception as error:  # too much shared memory: not a failure of the report
             lines.append(f"{what}  {type(error).__name__}")
     return lines

@@ -47,8 +47,8 @@ def changed_names(old: Names, new: Names, used_in: Callable[[str], list[str]]) -
         "gone": {name: [sorted(before[name])[0], where] for name, where in _used(gone, used_in)},
         "new": {name: [sorted(after[name])[0], where] for name, where in _used(added, used_in)},
         "counts": {"moved": len(moved), "gone": len(gone), "new": len(added)},
-        "parameters": changed_parameters(old, new, used_in),
-        "settings": changed_settings(old["config"], new["config"]),
+        "parameters": _changed_parameters(old, new, used_in),
+        "settings": _changed_settings(old["config"], new["config"]),
         "values": {
             kind: {"gone": sorted({*was} - {*now}), "new": sorted({*now} - {*was})}
             for kind, was, now in _lists(old, new)
@@ -57,7 +57,7 @@ def changed_names(old: Names, new: Names, used_in: Callable[[str], list[str]]) -
     }
 
 
-def changed_parameters(old: Names, new: Names, used_in: Callable[[str], list[str]]) -> dict[str, Any]:
+def _changed_parameters(old: Names, new: Names, used_in: Callable[[str], list[str]]) -> dict[str, Any]:
     """Return the functions that are used and take other parameters: those that are gone, and those that are new."""
     was = {name: given for functions in old["parameters"].values() for name, given in functions.items()}
     now = {name: given for functions in new["parameters"].values() for name, given in functions.items()}
@@ -71,7 +71,7 @@ def changed_parameters(old: Names, new: Names, used_in: Callable[[str], list[str
     }
 
 
-def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> dict[str, list[str | None]]:
+def _changed_settings(old: dict[str, Any], new: dict[str, Any]) -> dict[str, list[str | None]]:
     """Return the settings with another default; none before one that is new, none after one that is gone."""
     was = {f"{cls}.{name}": value for cls, fields in old.items() for name, value in fields.items()}
     now = {f"{cls}.{name}": value for cls, fields in new.items() for name, value in fields.items()}

@@ -62,7 +62,7 @@ SCENARIOS = (
 )
 """Name, seed and settings. With six messages, those of the challenge, no block is evicted but for another."""
 NUM_CALLS = 100
-MAX_WAITING = 3
+_MAX_WAITING = 3
 NAMESPACES = ("", " salt=one", " salt=two", " lora=math:/one", " lora=math:/two", " image=cat@1+2", " image=cat@2+2")
 
 
@@ -112,7 +112,7 @@ class Generator:
 
     def make(self) -> None:
         """Make a request whose prompt begins like one of few texts and ends on its own, or does not."""
-        if len(self.waiting) >= MAX_WAITING:
+        if len(self.waiting) >= _MAX_WAITING:
             return
         text = 0 if "one text" in self.name else 1000 * self.random.randrange(3)
         shared = self.random.randrange(1, 5 * self.block_size + 2)

@@ -15,69 +15,69 @@ from mini_kv.course.verify.scenario_language import Scenario, format_numbers
 from mini_kv.course.verify.scheduler import DEFAULTS, LANGUAGE, SCENARIO_FILES
 
 TIGHT = {"num_blocks": 10, "max_model_len": 36}
-SMALL_STEPS = {"max_num_batched_tokens": 12}
-CHUNKING_OFF = {"enable_chunked_prefill": False, "max_model_len": 28, "max_num_batched_tokens": 28}
+_SMALL_STEPS = {"max_num_batched_tokens": 12}
+_CHUNKING_OFF = {"enable_chunked_prefill": False, "max_model_len": 28, "max_num_batched_tokens": 28}
 HYBRID = {"groups": "full:4 window:4:6", "num_blocks": 18, "max_model_len": 32}
 DRAFTS = {"num_speculative_tokens": 3, "num_drafts": 3, "num_blocks": 50, "max_num_seqs": 4, "max_model_len": 40}
 STATES = {"groups": "full:4 state:4", "num_blocks": 40, "max_model_len": 40}
-STATES_TIGHT = STATES | {"num_blocks": 16, "max_model_len": 32}
-LONG_BLOCKS = {"groups": "full:8 state:8", "num_blocks": 40, "max_model_len": 60}
+_STATES_TIGHT = STATES | {"num_blocks": 16, "max_model_len": 32}
+_LONG_BLOCKS = {"groups": "full:8 state:8", "num_blocks": 40, "max_model_len": 60}
 PRIORITY = {"policy": "priority", "max_model_len": 40}
 
 SCENARIOS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("random, tight", 1, TIGHT),
-    ("random, tight, small steps", 2, TIGHT | SMALL_STEPS),
+    ("random, tight, small steps", 2, TIGHT | _SMALL_STEPS),
     ("random, one text, tight", 3, TIGHT),
-    ("random, one text, small steps", 4, TIGHT | SMALL_STEPS),
-    ("random, chunking off", 5, CHUNKING_OFF),
-    ("random, chunking off, tight", 6, CHUNKING_OFF | {"num_blocks": 8}),
+    ("random, one text, small steps", 4, TIGHT | _SMALL_STEPS),
+    ("random, chunking off", 5, _CHUNKING_OFF),
+    ("random, chunking off, tight", 6, _CHUNKING_OFF | {"num_blocks": 8}),
     ("random, threshold", 7, TIGHT | {"long_prefill_token_threshold": 5}),
-    ("random, threshold, small steps", 8, TIGHT | SMALL_STEPS | {"long_prefill_token_threshold": 4}),
-    ("random, threshold, chunking off", 9, CHUNKING_OFF | {"long_prefill_token_threshold": 6}),
+    ("random, threshold, small steps", 8, TIGHT | _SMALL_STEPS | {"long_prefill_token_threshold": 4}),
+    ("random, threshold, chunking off", 9, _CHUNKING_OFF | {"long_prefill_token_threshold": 6}),
     ("random, watermark", 10, TIGHT | {"watermark": 0.2}),
-    ("random, watermark, small steps", 11, TIGHT | SMALL_STEPS | {"watermark": 0.3}),
-    ("random, first chunk is enough", 12, TIGHT | SMALL_STEPS | {"scheduler_reserve_full_isl": False}),
+    ("random, watermark, small steps", 11, TIGHT | _SMALL_STEPS | {"watermark": 0.3}),
+    ("random, first chunk is enough", 12, TIGHT | _SMALL_STEPS | {"scheduler_reserve_full_isl": False}),
     ("random, two seats", 13, TIGHT | {"max_num_seqs": 2}),
     ("random, caching off", 14, TIGHT | {"enable_caching": False}),
     ("random, salts", 15, TIGHT | {"num_blocks": 16}),
     ("random, one token per block", 16, {"block_size": 1, "num_blocks": 24, "max_model_len": 22}),
     ("random, blocks of 16", 17, {"block_size": 16, "num_blocks": 9}),
     ("random, roomy", 18, {"num_blocks": 40}),
-    ("random, priorities", 19, PRIORITY | SMALL_STEPS | {"num_blocks": 50, "max_num_seqs": 4}),
+    ("random, priorities", 19, PRIORITY | _SMALL_STEPS | {"num_blocks": 50, "max_num_seqs": 4}),
     ("random, priorities, two seats", 20, PRIORITY | {"num_blocks": 24, "max_num_seqs": 2}),
     ("random, priorities, tight, no keys", 21, PRIORITY | TIGHT | {"enable_caching": False}),
-    ("random, priorities, small steps, no keys", 22, PRIORITY | TIGHT | SMALL_STEPS | {"enable_caching": False}),
+    ("random, priorities, small steps, no keys", 22, PRIORITY | TIGHT | _SMALL_STEPS | {"enable_caching": False}),
     ("random, drafts", 23, DRAFTS),
-    ("random, drafts, small steps", 24, DRAFTS | SMALL_STEPS),
+    ("random, drafts, small steps", 24, DRAFTS | _SMALL_STEPS),
     ("random, drafts, threshold", 25, DRAFTS | {"long_prefill_token_threshold": 4}),
     ("random, drafts, hybrid", 26, DRAFTS | {"groups": "full:4 window:4:6", "num_blocks": 64}),
     ("random, lookahead and drafts", 27, DRAFTS | {"num_lookahead_tokens": 3}),
     ("random, hybrid, roomy", 28, HYBRID | {"num_blocks": 50, "max_num_seqs": 4}),
     ("random, hybrid, one text", 29, HYBRID),
-    ("random, hybrid, small steps", 30, HYBRID | SMALL_STEPS),
+    ("random, hybrid, small steps", 30, HYBRID | _SMALL_STEPS),
     ("random, hybrid, unequal blocks", 31, {"groups": "full:4 window:2:5", "num_blocks": 30, "max_model_len": 36}),
     ("random, hybrid, two windows", 32, {"groups": "full:4 window:4:5 window:4:9", "num_blocks": 40}),
-    ("random, a window alone", 33, {"groups": "window:4:9", "num_blocks": 12, "max_model_len": 32} | SMALL_STEPS),
+    ("random, a window alone", 33, {"groups": "window:4:9", "num_blocks": 12, "max_model_len": 32} | _SMALL_STEPS),
     ("random, hybrid, keys at the end", 34, HYBRID | {"retention_interval": 0}),
-    ("random, hybrid, keys at the end, one text", 37, HYBRID | SMALL_STEPS | {"retention_interval": 0}),
+    ("random, hybrid, keys at the end, one text", 37, HYBRID | _SMALL_STEPS | {"retention_interval": 0}),
     ("random, states", 38, STATES),
     ("random, states, one text", 39, STATES),
-    ("random, states, small steps", 40, STATES | SMALL_STEPS),
+    ("random, states, small steps", 40, STATES | _SMALL_STEPS),
     ("random, states, threshold", 41, STATES | {"long_prefill_token_threshold": 6}),
     ("random, states, threshold below the block", 42, STATES | {"long_prefill_token_threshold": 3}),
-    ("random, states, tight", 57, STATES_TIGHT),
-    ("random, states, tight, small steps", 61, STATES_TIGHT | SMALL_STEPS),
+    ("random, states, tight", 57, _STATES_TIGHT),
+    ("random, states, tight, small steps", 61, _STATES_TIGHT | _SMALL_STEPS),
     ("random, states, keys at the end", 45, STATES | {"retention_interval": 0}),
-    ("random, states, keys at the end, one text", 46, STATES | SMALL_STEPS | {"retention_interval": 0}),
+    ("random, states, keys at the end, one text", 46, STATES | _SMALL_STEPS | {"retention_interval": 0}),
     ("random, states, every eighth token", 59, STATES | {"retention_interval": 8}),
     ("random, states and a window", 48, STATES | {"groups": "full:4 window:4:6 state:4", "num_blocks": 64}),
-    ("random, states, chunking off", 62, STATES | CHUNKING_OFF),
-    ("random, states, priorities", 63, STATES | PRIORITY | SMALL_STEPS | {"num_blocks": 60, "max_num_seqs": 4}),
-    ("random, a state alone", 49, STATES | SMALL_STEPS | {"groups": "state:4", "num_blocks": 20}),
-    ("random, states, blocks longer than a step", 50, LONG_BLOCKS | {"max_num_batched_tokens": 6, "max_num_seqs": 4}),
-    ("random, states, blocks of 8, small steps", 51, LONG_BLOCKS | SMALL_STEPS),
+    ("random, states, chunking off", 62, STATES | _CHUNKING_OFF),
+    ("random, states, priorities", 63, STATES | PRIORITY | _SMALL_STEPS | {"num_blocks": 60, "max_num_seqs": 4}),
+    ("random, a state alone", 49, STATES | _SMALL_STEPS | {"groups": "state:4", "num_blocks": 20}),
+    ("random, states, blocks longer than a step", 50, _LONG_BLOCKS | {"max_num_batched_tokens": 6, "max_num_seqs": 4}),
+    ("random, states, blocks of 8, small steps", 51, _LONG_BLOCKS | _SMALL_STEPS),
 )
-NUM_LINES = 60
+_NUM_LINES = 60
 
 
 class Generator:
@@ -93,7 +93,7 @@ class Generator:
         """Return the calls: a few requests at a time, steps, now and then an abort or a reset."""
         actions = [(6, self.add), (12, self.step), (2, self.abort), (4, self.busy_step), (1, self.reset)]
         weights = [weight for weight, _ in actions]
-        while len(self.lines) < NUM_LINES:
+        while len(self.lines) < _NUM_LINES:
             self.random.choices(actions, weights)[0][1]()
         return self.lines
 

@@ -126,11 +126,11 @@ def record_lines(root: Path) -> str:
     """
     lines: dict[str, dict[str, int]] = {}
     for place in all_places():
-        lines.setdefault(place.file, {})[place.symbol] = lines_in(root / place.file)[place.symbol]
+        lines.setdefault(place.file, {})[place.symbol] = _lines_in(root / place.file)[place.symbol]
     return _a_line_each({"version": VERSION, "events": event_symbols(), "lines": lines})
 
 
-def lines_in(file: Path) -> dict[str, int]:
+def _lines_in(file: Path) -> dict[str, int]:
     """Return the line at which each function and method of a module begins."""
     lines = {}
     for node in parse(file).body:

@@ -43,7 +43,7 @@ from mini_kv.dev.recorders.versions import playable
 COMMAND = "python -m mini_kv.dev.recorders.record_scheduler"
 
 
-def vllm_config_of(settings: dict[str, Any]) -> Any:
+def _vllm_config_of(settings: dict[str, Any]) -> Any:
     """Return vLLM's configuration; the model's is a stand-in."""
     num_drafts, groups = settings["num_speculative_tokens"], settings["groups"]
     config = VllmConfig(
@@ -83,7 +83,7 @@ class VLLM(SchedulerAdapter):
 
     def make_scheduler(self, settings: dict[str, Any]) -> Any:
         """Build the scheduler."""
-        config = vllm_config_of(settings)
+        config = _vllm_config_of(settings)
         scheduler_block_size, hash_block_size = block_sizes_of(settings)
         made = Scheduler(
             config,

@@ -53,12 +53,12 @@ def install(version: str, venv: Path) -> Path:
         subprocess.run([*pip, *TORCH_FOR_CPU], stderr=subprocess.DEVNULL, check=False)
         for arguments in INSTALLED:
             subprocess.run([*pip, *(argument.format(version=version) for argument in arguments)], check=True)
-        subprocess.run([*pip, transformers_for_vllm(python)], check=True)
+        subprocess.run([*pip, _transformers_for_vllm(python)], check=True)
         (venv / ".ready").touch()
     return python
 
 
-def transformers_for_vllm(python: Path) -> str:
+def _transformers_for_vllm(python: Path) -> str:
     """Return which transformers the installed vLLM asks for: with another one some model classes cannot be built."""
     code = "from importlib.metadata import requires; print(*requires('vllm'), sep='\\n')"
     asked = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()

@@ -94,13 +94,13 @@ def read_recording(path: Path) -> dict[str, Any]:
     return answer
 
 
-def save_checkpoint(folder: Path) -> None:
+def _save_checkpoint(folder: Path) -> None:
     """Write the model, and mini_kv's own tokenizer, for a server to load."""
     tokenizer_json = (tiny_folder() / "tokenizer.json").read_text(encoding="utf-8")
     save_model(folder, make_model(), tokenizer_json, torch.float32, eos_token_id=0)
 
 
-def compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
+def _compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
     """Query a running server and return the comparison. Raises `ConfigError`, `OSError` and `RuntimeError`."""
     subscriber = Subscriber(args.events, args.replay)
     try:
@@ -110,7 +110,7 @@ def compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
     return compare(work, our_run(work, one_at_a_time=True), theirs, gap)
 
 
-def compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
+def _compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
     """Run vLLM, or read a recording. Return the result of the comparison. Raises `RuntimeError` and `ConfigError`."""
     python = os.environ.get(VARIABLE)
     if args.recorded is None and python is None:
@@ -137,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny", metavar="NAME", help="the model's name there (default: tiny)")
     args = parser.parse_args(argv)
     if args.checkpoint is not None:
-        save_checkpoint(args.checkpoint)
+        _save_checkpoint(args.checkpoint)
         return 0
-    compared = compare_with_vllm if args.server is None else compare_with_server
+    compared = _compare_with_vllm if args.server is None else _compare_with_server
     try:
         lines = compared(args, make_work())
     except (ConfigError, OSError, RuntimeError) as error:

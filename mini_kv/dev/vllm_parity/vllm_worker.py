@@ -35,12 +35,12 @@ def main() -> None:
             "version": vllm.__version__,
             "tokens": [list(output.outputs[0].token_ids) for output in outputs],
             "cached": [output.num_cached_tokens for output in outputs],
-            "batches": [payload.hex() for payload in all_batches(replay, task["num_batches"])],
+            "batches": [payload.hex() for payload in _all_batches(replay, task["num_batches"])],
         }
     print(json.dumps(answer), file=answers_to, flush=True)
 
 
-def all_batches(endpoint: str, at_least: int) -> list[bytes]:
+def _all_batches(endpoint: str, at_least: int) -> list[bytes]:
     """Return every published batch. Wait up to ten seconds for `at_least` batches."""
     import time
 

@@ -30,7 +30,7 @@ BLOCK = 256
 """Tokens per block of compressed vectors. vLLM aligns longer blocks in a way that is not modelled here."""
 VECTOR_BYTES = 584
 """Bytes of a latent vector: 448 numbers in 8 bits, 64 rotated ones in 16 bits, and scales."""
-PAGE_BYTES = 576
+_PAGE_BYTES = 576
 
 
 def kinds_of_layers(ratios: Sequence[int]) -> list[str]:
@@ -65,4 +65,4 @@ def make_spec(kind: str, sizes: Mapping[str, Any], block_size: int) -> Attention
         size = sizes["index_bytes"] if is_indexer else VECTOR_BYTES
         role, mode = ("indexer", "none") if is_indexer else ("sparse", "fp8")
         spec = MLAAttentionSpec(BLOCK, 1, size, 1, None, mode, cache_role=role, tokens_per_state=int(ratio))
-    return replace(spec, page_size_padded=-(-spec.real_page_size_bytes // PAGE_BYTES) * PAGE_BYTES)
+    return replace(spec, page_size_padded=-(-spec.real_page_size_bytes // _PAGE_BYTES) * _PAGE_BYTES)

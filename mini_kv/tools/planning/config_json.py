@@ -22,7 +22,7 @@ from mini_kv.tools.planning.config_weights import count_parameters
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """The file next to a config.json with the bytes of the weights."""
-MAX_INDEX_BYTES = 1 << 26
+_MAX_INDEX_BYTES = 1 << 26
 BYTES_PER_PARAMETER = 2
 """vLLM computes in 16 bits, whatever the file was saved in, unless it is quantized."""
 STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
@@ -118,7 +118,7 @@ def _weights(config: Config, values: dict[str, Any]) -> dict[str, Any]:
             found["active_share"] = 1.0
     path = config.path.with_name(WEIGHTS_INDEX)
     if path.is_file():
-        metadata = read_object(path, refusal, MAX_INDEX_BYTES).get("metadata")
+        metadata = read_object(path, refusal, _MAX_INDEX_BYTES).get("metadata")
         size = metadata.get("total_size") if isinstance(metadata, dict) else None
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"{path}: metadata.total_size is {short(size)}, it must be a number of bytes")

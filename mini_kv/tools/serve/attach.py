@@ -16,7 +16,7 @@ import zmq
 from mini_kv.core.errors import ConfigError
 from mini_kv.tools.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch, check_time
 
-MAX_MESSAGE_BYTES = 1 << 28
+_MAX_MESSAGE_BYTES = 1 << 28
 _ANSWERS_S = 30.0
 """Seconds that the whole answer to a request for missed batches may take."""
 _SILENT_S = 30.0
@@ -47,7 +47,7 @@ class Subscriber:
         self._replay_endpoint = replay_endpoint
         self._heard = self._context.socket(zmq.SUB)
         self._heard.setsockopt(zmq.SUBSCRIBE, topic.encode("utf-8"))
-        self._heard.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._heard.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
         self._heard.set_hwm(100_000)
         try:
             _connect(self._heard, endpoint)

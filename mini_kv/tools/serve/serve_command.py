@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from mini_kv.tools.serve.server import Server
 
-        server = Server(make_service(args, read_keys(args)), args.host, args.port)
+        server = Server(make_service(args, _read_keys(args)), args.host, args.port)
     except ModuleNotFoundError as error:
         print(f"mini-kv serve: {error.name} is not installed: {install_extra('serve')}", file=sys.stderr)
         return 2
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_keys(args: argparse.Namespace) -> list[str]:
+def _read_keys(args: argparse.Namespace) -> list[str]:
     """Return the keys. Raises `ConfigError` for a public address without keys, unless an option allows it."""
     if args.api_keys is None:
         if args.host not in LOOPBACK and not args.open:
