@@ -44,8 +44,8 @@ def _can_draw() -> bool:
 def name_of(source: str) -> str:
     """Return the name of a page's picture. Pages of the engine share one.
 
-    >>> name_of("chapters/04-the-free-queue.md"), name_of("labs/index.md"), name_of("api/mini_kv.core.block.md")
-    ('04-the-free-queue', 'labs', 'api')
+    >>> name_of("chapters/the-free-queue.md"), name_of("labs/index.md"), name_of("api/mini_kv.core.block.md")
+    ('the-free-queue', 'labs', 'api')
     """
     return "api" if source.startswith("api/") else Path(source.removesuffix("/index.md")).stem
 

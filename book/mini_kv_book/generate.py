@@ -22,16 +22,36 @@ PACKAGES = ("core", "story", "attention", "engine", "course/lessons", "dev/train
 CONFIG = ROOT / "book" / "mkdocs.yml"
 LIST_OF_LABS = ROOT / "labs" / "README.md"
 PARTS = {
-    "Why": ("01", "02"),
-    "Blocks": ("03", "04", "05"),
-    "Sharing": ("06", "07", "08", "09", "18", "25"),
-    "Scheduling": ("13", "14"),
-    "Attention": ("10", "11", "12", "15", "24", "16"),
-    "Serving": ("17", "19", "21", "22", "23"),
-    "Reading vLLM": ("20",),
-    "All together": ("26",),
+    "Why": ("why-a-cache", "how-big-is-a-token"),
+    "Blocks": ("blocks-instead-of-rows", "the-free-queue", "reference-counts"),
+    "Sharing": (
+        "a-name-for-a-prefix",
+        "share-free-revive-evict",
+        "slots-for-the-next-token",
+        "hits-evictions-policies",
+        "who-should-go",
+        "agents",
+    ),
+    "Scheduling": ("who-runs-next", "windows-and-groups"),
+    "Attention": (
+        "from-table-to-slot",
+        "attention-over-blocks",
+        "the-kernel",
+        "from-prompt-to-text",
+        "control-plane-data-plane",
+        "what-a-cache-buys",
+    ),
+    "Serving": (
+        "why-batches-matter",
+        "a-second-home",
+        "served",
+        "when-the-cache-misbehaves",
+        "five-bugs-that-were-real",
+    ),
+    "Reading vLLM": ("reading-vllm",),
+    "All together": ("rush-hour",),
 }
-"""The parts of the book, in the order of reading. A chapter's file and address keep their first number."""
+"""The parts of the book and the files of their chapters, in the order of reading."""
 
 
 def modules() -> list[str]:
@@ -48,10 +68,10 @@ def labs() -> list[str]:
 
 def chapters() -> dict[str, dict[str, str]]:
     """Return each part's chapters, file to title, in the order of reading. Raises `ValueError` if one has no part."""
-    files = {path.name[:2]: path for path in (DOCS / "chapters").glob("[0-9][0-9]-*.md")}
-    if sorted(files) != sorted(number for numbers in PARTS.values() for number in numbers):
+    files = {path.stem: path for path in (DOCS / "chapters").glob("*.md") if path.stem != "index"}
+    if sorted(files) != sorted(name for names in PARTS.values() for name in names):
         raise ValueError(f"PARTS and the files in docs/chapters are not the same chapters: {sorted(files)}")
-    return {part: {files[n].name: title_of(files[n]) for n in numbers} for part, numbers in PARTS.items()}
+    return {part: {files[name].name: title_of(files[name]) for name in names} for part, names in PARTS.items()}
 
 
 def title_of(path: Path) -> str:

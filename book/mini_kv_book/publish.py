@@ -88,8 +88,8 @@ def chapter(url: str, page: str, urls: dict[str, str]) -> str:
 def slug(url: str) -> str:
     """Return the name of a page inside the one page.
 
-    >>> slug("chapters/04-the-free-queue/"), slug("")
-    ('chapters-04-the-free-queue', 'start')
+    >>> slug("chapters/the-free-queue/"), slug("")
+    ('chapters-the-free-queue', 'start')
     """
     return url.strip("./").replace("/", "-") or "start"
 

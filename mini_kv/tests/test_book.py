@@ -566,7 +566,7 @@ def test_a_page_without_outputs_to_store_has_no_file(tmp_path):
 
 
 def test_of_a_page_without_pytorch_only_the_commands_are_stored():
-    page = "chapters/13-who-runs-next.md"
+    page = "chapters/who-runs-next.md"
     [command] = [one.body.strip() for one in outputs.fences(page, PAGES[page]) if one.kind == "kv-output"]
     assert list(json.loads(outputs.file_of(page).read_text(encoding="utf-8"))) == [
         fence_cache.digest_of(["run_command", command])

@@ -167,7 +167,7 @@ def test_the_files_on_the_page_of_names_were_recorded():
 def test_sizes_of_vllm_that_are_told_were_recorded():
     """Lines and files of a folder, entries of a type: told in prose, so compared with the recording."""
     size = recording()["sizes"]["v1/core"]
-    chapter = (DOCS / "chapters" / "20-reading-vllm.md").read_text(encoding="utf-8")
+    chapter = (DOCS / "chapters" / "reading-vllm.md").read_text(encoding="utf-8")
     assert f"has {size['lines']:,} lines in {size['files']} files" in chapter
     page = (DOCS / "reference" / "least-stable.md").read_text(encoding="utf-8")
     assert f"has {len(recording()['literals']['CacheDType'])} entries in 0.33" in page
@@ -316,7 +316,7 @@ def test_the_glossary_is_in_order_and_every_term_has_its_chinese_word():
 
 @pytest.mark.prose
 def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
-    text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
+    text = (DOCS / "chapters" / "the-kernel.md").read_text(encoding="utf-8")
     record = recorded.load("gpu-h200")
     rows = {row["row"]: row for row in record["rows"]}
     batches = {
@@ -338,7 +338,7 @@ def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
 
 @pytest.mark.prose
 def test_the_kernels_chapter_tells_what_int8_takes_on_an_h100():
-    text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
+    text = (DOCS / "chapters" / "the-kernel.md").read_text(encoding="utf-8")
     fast, slow = recorded.load("gpu-h200"), recorded.load("gpu-h100")
     rows = [{row["row"]: row["seconds"] for row in record["rows"]} for record in (fast, slow)]
     bits_16, bits_8 = ([1e6 * card[name] for card in rows] for name in ("decode B32 4k", "decode B32 4k, int8"))

@@ -79,7 +79,7 @@ def test_a_copy_that_is_not_broken_is_built(copy):
 @pytest.mark.xdist_group("copies")
 def test_the_books_title_address_and_language_are_those_of_the_course(copy):
     """Without another command: mkdocs.yml still has the old ones. A chapter ends with a link that opens an issue."""
-    file, more = copy / "book/course.toml", ("chapters/01-why-a-cache.md", "reference/glossary.md")
+    file, more = copy / "book/course.toml", ("chapters/why-a-cache.md", "reference/glossary.md")
     text = file.read_text(encoding="utf-8")
     here = f'address = "https://github.com/{PLACEHOLDER}/mini_kv"'
     changes = {'name = "mini_kv"': 'name = "KV 2027"', 'site = ""': 'site = "https://kv.example.edu/a"'}
@@ -100,8 +100,8 @@ def test_the_books_title_address_and_language_are_those_of_the_course(copy):
     assert '<html lang="de"' in page
     assert 'href="/a/other/"' in lost
     assert '<a href="https://github.com/a-school/kv"' in page
-    told = f"Page: https://kv.example.edu/a/chapters/01-why-a-cache/\nmini_kv {__version__}\n\n"
-    chapter = (copy / "site/chapters/01-why-a-cache/index.html").read_text(encoding="utf-8")
+    told = f"Page: https://kv.example.edu/a/chapters/why-a-cache/\nmini_kv {__version__}\n\n"
+    chapter = (copy / "site/chapters/why-a-cache/index.html").read_text(encoding="utf-8")
     (asked,) = re.findall(r'kv-stuck"><a href="(.*?)"', chapter)
     asked_with = dict(parse_qsl(urlsplit(unescape(asked)).query))
     assert asked_with == {"title": "One & two", "body": told}
@@ -160,7 +160,7 @@ def test_without_pytorch_every_page_is_there_with_its_stored_outputs(site, bare,
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line for line in done.stderr.splitlines() if "WARNING" in line] == []
     assert page_names(tmp_path / "site") == page_names(site)
-    for name in ("15-from-prompt-to-text", "21-served", "24-control-plane-data-plane"):
+    for name in ("from-prompt-to-text", "served", "control-plane-data-plane"):
         light, whole = (printed_on(folder / "chapters" / name / "index.html") for folder in (tmp_path / "site", site))
         assert light
         assert same(light, whole)
@@ -361,7 +361,7 @@ def test_each_page_describes_itself_in_words_of_its_own(site):
 def test_a_wrong_address_leads_on(site):
     """The page for it stands anywhere, so its links begin at the site's root."""
     links = Links((site / "404.html").read_text(encoding="utf-8")).links
-    wanted = ["", "chapters/01-why-a-cache/", "labs/lab-01/", "reference/glossary/"]
+    wanted = ["", "chapters/why-a-cache/", "labs/lab-01/", "reference/glossary/"]
     assert [name for name in wanted if PREFIX + name not in links] == []
 
 
@@ -382,7 +382,7 @@ LOOK = """names => [...document.querySelectorAll('body, body *')].map(one => {
 MATERIAL = "assets/stylesheets/*.css"
 
 
-@pytest.mark.parametrize("name", ["", "chapters/12-the-kernel/", "labs/lab-05/", "api/mini_kv.core.block/", "404.html"])
+@pytest.mark.parametrize("name", ["", "chapters/the-kernel/", "labs/lab-05/", "api/mini_kv.core.block/", "404.html"])
 def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, book_url, open_page):
     """A page with the theme's whole style sheets: each element looks as it does with ours, once the page is at rest."""
     whole = Path(str(resources.files("material"))) / "templates"
@@ -658,7 +658,7 @@ FONTS = "[...document.fonts].map(font => `${font.family} ${font.style} ${font.st
 
 
 def test_text_code_and_formulas_are_drawn_with_the_fonts_that_the_book_brings(book_url, open_page):
-    page = open_page(book_url + "chapters/01-why-a-cache/")
+    page = open_page(book_url + "chapters/why-a-cache/")
     assert page.locator("math").count() > 0
     page.evaluate("document.fonts.ready")
     assert [font for font in page.evaluate(FONTS) if "fallback" not in font] == [
@@ -705,7 +705,7 @@ def test_the_first_screen_does_not_move(width, height, book_url, open_page):
     assert page.evaluate(SHIFT) < 0.02
 
 
-@pytest.mark.parametrize("place", ["", "chapters/07-share-free-revive-evict/"])
+@pytest.mark.parametrize("place", ["", "chapters/share-free-revive-evict/"])
 def test_nothing_moves_when_the_texts_face_comes_late(place, book_url, open_page):
     """Until then headings are drawn with the bold face of this system, and not with a regular one made bold."""
     page = open_page("about:blank", width=1280, height=720)
@@ -757,7 +757,7 @@ def test_a_page_that_comes_in_pieces_does_not_move(place, site, serve, open_page
 
 
 def test_a_box_is_as_wide_as_its_text_and_so_is_its_title(book_url, open_page):
-    page = open_page(book_url + "chapters/07-share-free-revive-evict/", width=1280)
+    page = open_page(book_url + "chapters/share-free-revive-evict/", width=1280)
     boxes = page.locator(".md-content__inner > :is(.admonition, details)").all()
     assert len(boxes) > 2
     for box in boxes:
@@ -780,7 +780,7 @@ def test_two_texts_and_their_blocks_are_on_the_first_screen(width, height, book_
 
 def test_a_step_has_an_address_and_a_link_opens_there(book_url, open_page):
     """A chapter's first figure is meant where the address names none; the button puts the step into the address."""
-    url = f"{book_url}chapters/07-share-free-revive-evict/"
+    url = f"{book_url}chapters/share-free-revive-evict/"
     page = open_page(f"{url}#step=4")
     counts = page.locator("kv-story .count")
     assert counts.first.inner_text().startswith("step 4 of")
@@ -793,7 +793,7 @@ def test_a_step_has_an_address_and_a_link_opens_there(book_url, open_page):
 
 
 def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_page):
-    page = open_page(f"{book_url}chapters/18-who-should-go/#figure=2&step=3")
+    page = open_page(f"{book_url}chapters/who-should-go/#figure=2&step=3")
     counts = page.locator("kv-story .count").all_inner_texts()
     assert [count.partition(" of")[0] for count in counts[:2]] == ["step 1", "step 3"]
 
@@ -803,8 +803,8 @@ def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_p
     [
         ("fit/", "#model=qwen-3.5-4b&max-len=4096"),
         ("play/", "#block_size=4&steps=0&done=[]"),
-        ("chapters/07-share-free-revive-evict/", "#step=4"),
-        ("chapters/18-who-should-go/", "#figure=2&step=3"),
+        ("chapters/share-free-revive-evict/", "#step=4"),
+        ("chapters/who-should-go/", "#figure=2&step=3"),
     ],
 )
 def test_scrolling_leaves_what_the_address_holds(place, state, book_url, open_page):

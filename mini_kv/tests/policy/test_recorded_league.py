@@ -7,7 +7,7 @@ from mini_kv_book.recorded import hit_rates, league, load
 from mini_kv.policy.catalogue import POLICIES
 from mini_kv.tools.traces.league import BELADY
 
-CHAPTER = " ".join((ROOT / "book/docs/chapters/18-who-should-go.md").read_text(encoding="utf-8").split())
+CHAPTER = " ".join((ROOT / "book/docs/chapters/who-should-go.md").read_text(encoding="utf-8").split())
 
 
 def percent(policy: str, num_blocks: int, name: str = "league") -> float:
@@ -44,7 +44,7 @@ def test_the_table_has_every_policy_and_marks_the_best() -> None:
     assert "`mini-kv replay conversation.jsonl" in rows[-1]
 
 
-AGENTS = " ".join((ROOT / "book/docs/chapters/25-agents.md").read_text(encoding="utf-8").split())
+AGENTS = " ".join((ROOT / "book/docs/chapters/agents.md").read_text(encoding="utf-8").split())
 
 
 @pytest.mark.prose

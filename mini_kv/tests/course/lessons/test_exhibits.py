@@ -13,7 +13,7 @@ from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS, OTHER_FAULTS
 from mini_kv.course.given.faulty_parts import FREED_TWICE, AnyOrder, CountsAgain, GroupByGroup, HitsTheLastToken
 from mini_kv.course.lessons.exhibits import error_of, reported_rate, sent_twice, still_found, texts
 
-CHAPTER = Path(__file__).parents[4] / "book" / "docs" / "chapters" / "23-five-bugs-that-were-real.md"
+CHAPTER = Path(__file__).parents[4] / "book" / "docs" / "chapters" / "five-bugs-that-were-real.md"
 
 
 def test_a_hit_on_every_token_leaves_nothing_to_compute():
