@@ -15,7 +15,7 @@ from typing import Any
 
 from mini_kv.course.lessons.instrument import STYLE
 from mini_kv_book.curriculum import chapter_of
-from mini_kv_book.fence_cache import kept
+from mini_kv_book.outputs import kept
 
 STILL = re.compile(r'(<svg [^>]*class="kv-still".*?</svg>)', re.DOTALL)
 INSTRUMENT = re.compile(r'<figure class="kv-instrument">.*?(<svg .*?</svg>)', re.DOTALL)

@@ -46,11 +46,10 @@ from mini_kv_book.assets import plan_page
 from mini_kv_book.assets.play_page import BOXES, MODELS, problem
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.curriculum import chapter_of, title_of
-from mini_kv_book.fence_cache import result_of
 from mini_kv_book.fences import code, fence, run_and_show
 from mini_kv_book.lab_layout import CHALLENGE, next_of, starter_of, variant
-from mini_kv_book.links import link_to
-from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, said
+from mini_kv_book.outputs import result_of
+from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, link_to, said
 from mini_kv_book.runs import FenceError, Section, claims_in, run_planes, section_of
 
 ASSETS = Path(__file__).with_name("assets")

@@ -1,23 +1,156 @@
-"""Writes the results that a machine without PyTorch, matplotlib and Node cannot compute into `book/data/outputs`.
+"""Results of fences and pictures of pages: kept for the next build, and stored for a build without PyTorch.
 
-    python -m mini_kv_book.outputs          part of `make book-whole`
+    python -m mini_kv_book.outputs          writes the stored ones: part of `make book-whole`
 
-There is one file per page: the results of its fences, each under the digest of its inputs. It is written if one of its
-fences loaded PyTorch or matplotlib. Commands are always stored, because another process loads what they need. A stored
-result is kept if the new one differs only in decimal fractions: times, and the noise of floating-point numbers.
+`book/.cache/fences` keeps results for the next build. `make clean` removes them. A result is used again while all that
+it can depend on is the same: the fence, the cells before it on its page, the files of mini_kv, labs and mini_kv_book,
+the pinned packages, and Python. The result of a failed fence is not kept.
+
+`book/data/outputs` is in git and has what a reader without PyTorch, matplotlib and Node cannot compute. A result is
+used while the fence and the cells before it are the same. There is one file per page: the results of its fences, each
+under the digest of its inputs. It is written if one of its fences loaded PyTorch or matplotlib. Commands are always
+stored, because another process loads what they need. A stored result is kept if the new one differs only in decimal
+fractions: times, and the noise of floating-point numbers.
 """
 
+import functools
+import hashlib
+import importlib.util
 import json
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mini_kv_book.fence_cache import OUTPUTS, PACKAGES, Cells, digest_of, kept, result_of
-from mini_kv_book.places import DOCS
+from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_python, run_story
+
+FOLDER = ROOT / "book" / ".cache" / "fences"
+USED = ("mini_kv", "labs", "book/mini_kv_book")
+LEFT_OUT = {"tests", "__pycache__"}
+OUTPUTS = ROOT / "book" / "data" / "outputs"
+PACKAGES = ("torch", "matplotlib")
+"""Packages that some fences need."""
+Results = Callable[[object, Callable[[], Any]], Any]
+"""`results(key, compute)` returns what `compute` returns, or an earlier result for this key. Both are JSON."""
+
+
+def digest_of(key: object) -> str:
+    """Return the name of a result: a digest of its inputs."""
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+
+
+def stamps() -> dict[Path, tuple[int, int]]:
+    """Return size and time of the last change of every file that a fence can depend on, in order."""
+    paths = [ROOT / "constraints.txt"]
+    for name in USED:
+        for folder, folders, files in os.walk(ROOT / name):
+            folders[:] = sorted(set(folders) - LEFT_OUT)
+            paths += [Path(folder, file) for file in sorted(files)]
+    return {path: (found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
+
+
+class Kept:
+    """A folder of results, each under a digest of its inputs."""
+
+    def __init__(self, folder: Path, stamps: Callable[[], dict[Path, tuple[int, int]]] = stamps) -> None:
+        """Begin with the current files, and remove the results of other versions."""
+        self.stamps, self.before = stamps, stamps()
+        digest = hashlib.sha256(sys.version.encode())
+        for path in self.before:
+            digest.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes())
+        self.folder = folder / digest.hexdigest()[:16]
+        for other in folder.glob("*"):
+            if other != self.folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def __call__(self, key: object, compute: Callable[[], Any]) -> Any:
+        """Return what `compute` returned for this key in an earlier build, or compute and keep it. Both are JSON.
+
+        After a change of a file during this process no result is kept, because Python has imported the old file.
+        """
+        if self.stamps() != self.before:
+            return compute()
+        path = self._path_of(key)
+        if path.is_file():
+            return json.loads(path.read_text(encoding="utf-8"))
+        result = compute()
+        self.keep(key, result)
+        return result
+
+    def keep(self, key: object, result: Any) -> None:
+        """Keep a result for the next build."""
+        path = self._path_of(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")  # another build may keep the same result at this moment
+        unfinished.write_text(json.dumps(result), encoding="utf-8")
+        unfinished.replace(path)
+
+    def _path_of(self, key: object) -> Path:
+        return self.folder / f"{digest_of(key)}.json"
+
+
+@functools.cache
+def kept() -> Kept:
+    """Return the results of the book's fences."""
+    return Kept(FOLDER)
+
+
+@functools.cache
+def uses_stored() -> bool:
+    """Return whether the build uses stored results, because this machine lacks PyTorch, matplotlib or Node."""
+    return shutil.which("node") is None or any(importlib.util.find_spec(name) is None for name in PACKAGES)
+
+
+@functools.cache
+def stored() -> dict[str, Any]:
+    """Return the stored results of all pages, by the digests of their inputs."""
+    files = sorted(OUTPUTS.rglob("*.json"))
+    return {name: result for file in files for name, result in json.loads(file.read_text(encoding="utf-8")).items()}
+
+
+def kept_or_stored(key: object, compute: Callable[[], Any]) -> Any:
+    """Return the stored result if the build uses it and has it, else the kept or computed one."""
+    if uses_stored() and (name := digest_of(key)) in stored():
+        return stored()[name]
+    return kept()(key, compute)
+
+
+def result_of(run: Callable[..., Any], *args: str, results: Results = kept_or_stored) -> Any:
+    """Return the result of `run(*args)`."""
+    return results([run.__name__, *args], lambda: run(*args))
+
+
+class Cells:
+    """The Python of a page, one fence after the other: run only if a result is missing, and then all of them."""
+
+    def __init__(self, results: Results = kept_or_stored) -> None:
+        self.results = results
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        """The names that the cells have defined."""
+        self.cells: list[tuple[Callable[[str, dict[str, Any]], Any], str]] = []
+        self.num_run = 0
+
+    def result(self, run: Callable[[str, dict[str, Any]], Any], body: str) -> Any:
+        """Return the result of `run(body, names)` after the cells before. Newlines at the end change nothing."""
+        self.cells.append((run, body.rstrip("\n")))
+        return self.results([[run.__name__, body] for run, body in self.cells], self._catch_up)
+
+    def _catch_up(self) -> Any:
+        """Run every cell that has not run in this build. Return the last one's result."""
+        result = None
+        while self.num_run < len(self.cells):
+            run, body = self.cells[self.num_run]
+            self.num_run += 1
+            result = run(body, self.names)
+        return result
+
+
+# The stored results ---------------------------------------------------------------------------------------------------
 
 FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 CELLS: dict[str, Callable[[str, dict[str, Any]], Any]] = {

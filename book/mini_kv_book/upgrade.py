@@ -3,12 +3,14 @@
     <!-- table upgrade manager -->
 
 Everything is read from `book/data/upstream.json`, which `make upstream VERSION=x` writes, and from the recordings that
-are held. By hand are only the causes: why the calls of some scenarios differ.
+are held. By hand are only the causes in `book/data/upgrade_causes.toml`: why the calls of some scenarios differ.
 """
 
 import json
+import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,15 @@ from mini_kv.dev.recorders.compare_calls import Difference, differences, differi
 from mini_kv.dev.recorders.planning import PLANNING
 
 CHANGES = Path(__file__).parents[1] / "data" / "upstream.json"
+CAUSES = CHANGES.with_name("upgrade_causes.toml")
 RECORDINGS = {"manager": manager.RECORDING, "scheduler": scheduler.RECORDING, "planning": PLANNING}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cause:
-    """Why scenarios differ between two versions."""
+    """Why scenarios differ between two versions: a cause of `book/data/upgrade_causes.toml`."""
 
-    versions: tuple[str, str]
+    versions: list[str]
     part: str
     whom: str
     """For whom it matters."""
@@ -34,67 +37,21 @@ class Cause:
     words: str
     symbol: str
     """Where vLLM's code has changed."""
-    explains: Callable[[Difference], bool]
+    fields: list[str] = field(default_factory=list)
+    setting: str = ""
+    matches: str = ""
+
+    def explains(self, difference: Difference) -> bool:
+        """Return whether exactly these fields differ, or the setting matches."""
+        if self.fields:
+            return list(difference.fields) == self.fields
+        return bool(re.search(self.matches, str(difference.settings.get(self.setting, ""))))
 
 
-FROM_32_TO_33 = ("0.32.0", "0.33.0")
-CAUSES = (
-    Cause(
-        FROM_32_TO_33,
-        "manager",
-        "Tools that read reference counts",
-        "The null block keeps its reference count",
-        "A table of a window, a chunk or a state has the null block where nothing is kept. When 0.32 freed such a "
-        "table, it subtracted a reference from the null block for each of these entries, so the count became "
-        "negative. 0.33 leaves it at 0. Only a tool that reads `ref_cnt` of block 0 sees this.",
-        "BlockPool.free_blocks",
-        lambda difference: {*difference.fields} == {"refs"},
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "scheduler",
-        "Speculative decoding",
-        "A block that accepted drafts fill is cached in the same step",
-        "Accepted drafts may fill a block. 0.32 cached it when the request got its next slots. A request that ended in "
-        "this step never did, so its last full block was not cached. 0.33 caches it as soon as the results are back. A "
-        "follow-up request can hit one more block, and the order of the free queue differs from then on.",
-        "Scheduler.update_from_output",
-        lambda difference: difference.settings.get("num_speculative_tokens", 0) > 0,
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "scheduler",
-        "The policy `priority`",
-        "A request that preempts itself does not end the step",
-        "With the policy `priority`, the running request of the lowest priority gives way, even if it is the one "
-        "that needs a block. 0.32 then planned nothing more in this step. 0.33 goes on with the requests after it. "
-        "They are more urgent, and blocks were just freed.",
-        "Scheduler.schedule",
-        lambda difference: difference.settings.get("policy") == "priority",
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "scheduler",
-        "Models with states (Mamba and others) and prefix caching",
-        "A cached state delays no other request",
-        "A request waits for the next step if it hits a state that was cached in this step. 0.32 cached the state at "
-        "the end of a prompt again although it was cached already, so every other request that hit it waited. 0.33 "
-        "does not cache it again, and both run in one step.",
-        "MambaManager._cache_partial_tail_block",
-        lambda difference: "state" in difference.settings.get("groups", ""),
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "planning",
-        "Qwen3.5 and Qwen3-Next",
-        "States of gated delta nets can be kept in mid-prefill",
-        "In 0.33 the default prefill kernel of these layers, FlashInfer's, can write the state out at a multiple of 64 "
-        "tokens. Blocks get a multiple of 64 tokens, so that such a state ends a block. Each group of states has one "
-        "more block per request. Both take room: the same memory holds slightly fewer of the longest requests.",
-        "Platform._align_hybrid_block_size",
-        lambda difference: "MambaSpec" in str(difference.settings["groups"]),
-    ),
-)
+@cache
+def causes() -> list[Cause]:
+    """Return the causes that are written by hand."""
+    return [Cause(**told) for told in tomllib.loads(CAUSES.read_text(encoding="utf-8"))["cause"]]
 
 
 @cache
@@ -116,10 +73,10 @@ def found_in(part: str) -> tuple[Difference, ...]:
 
 def by_cause(part: str) -> dict[Cause | None, list[Difference]]:
     """Return the differences of a part by their causes; those without one come last."""
-    causes = [cause for cause in CAUSES if cause.part == part and cause.versions == versions()]
-    groups: dict[Cause | None, list[Difference]] = {cause: [] for cause in (*causes, None)}
+    known = [cause for cause in causes() if cause.part == part and cause.versions == [*versions()]]
+    groups: dict[Cause | None, list[Difference]] = {cause: [] for cause in (*known, None)}
     for difference in found_in(part):
-        groups[next((cause for cause in causes if cause.explains(difference)), None)].append(difference)
+        groups[next((cause for cause in known if cause.explains(difference)), None)].append(difference)
     return {cause: group for cause, group in groups.items() if group}
 
 
@@ -146,9 +103,9 @@ def as_markdown(what: str) -> str:
     """Return one of the page's tables. Raises `KeyError` for an unknown one."""
     tables: Mapping[str, Callable[[], Iterator[str]]] = {
         "summary": summary,
-        "short": in_short,
-        "manager": lambda: behaviour("manager"),
-        "scheduler": lambda: behaviour("scheduler"),
+        "short": _in_short,
+        "manager": lambda: _behaviour("manager"),
+        "scheduler": lambda: _behaviour("scheduler"),
         "planning": plans,
         "settings": settings,
         "names": names,
@@ -170,7 +127,7 @@ def summary() -> Iterator[str]:
         yield f"| {part} | {compared} {unit} | {counts} |"
 
 
-def in_short() -> Iterator[str]:
+def _in_short() -> Iterator[str]:
     """Yield for whom something changed, and what."""
     yield "| if you use | this changed |"
     yield "|---|---|"
@@ -179,18 +136,18 @@ def in_short() -> Iterator[str]:
             yield f"| {cause.whom} | {cause.title} |" if cause else f"| | No cause is known: {part} |"
 
 
-def behaviour(part: str) -> Iterator[str]:
+def _behaviour(part: str) -> Iterator[str]:
     """Yield a section per cause, with an example, and what could not be played."""
     if not found_in(part):
         yield "Nothing differs."
     for cause, group in by_cause(part).items():
-        yield from of_cause(cause, group)
-    for reason, left_out in reasons(changes()[part]["left_out"]).items():
+        yield from _of_cause(cause, group)
+    for reason, left_out in _reasons(changes()[part]["left_out"]).items():
         yield f"Not played by {other()}: {counted(left_out, 'scenario')}, because `{reason}`."
         yield ""
 
 
-def of_cause(cause: Cause | None, group: Sequence[Difference]) -> Iterator[str]:
+def _of_cause(cause: Cause | None, group: Sequence[Difference]) -> Iterator[str]:
     """Yield the section of a cause."""
     title, words = (cause.title, cause.words) if cause else ("No cause is known", "To be explained by hand.")
     num_calls = sum(difference.num_calls for difference in group)
@@ -214,8 +171,8 @@ def example(difference: Difference) -> Iterator[str]:
     old, new = map(short, versions())
     yield f"| after the last call | {old} | {new} |"
     yield "|---|---|---|"
-    for field, values in difference.fields.items():
-        for label, was, now in rows(field, *in_order(values)):
+    for name, values in difference.fields.items():
+        for label, was, now in rows(name, *in_order(values)):
             yield f"| {label} | {code(was)} | {code(now)} |"
 
 
@@ -241,7 +198,7 @@ def counted(items: Sequence[Any], noun: str) -> str:
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
-def reasons(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+def _reasons(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     """Return by reason what was not played."""
     found: dict[str, list[str]] = {}
     for name, reason in left_out.items():
@@ -259,20 +216,20 @@ def plans() -> Iterator[str]:
         yield "| model | tokens per block | blocks | longest requests at once | differ, too |"
         yield "|---|---|---|---|---|"
         for difference in group:
-            shown = [change_of(difference, key) for key in PLANNED]
-            others = [key for key in difference.fields if key not in PLANNED]
-            yield f"| {difference.scenario} | {' | '.join(shown)} | {in_code(others)} |"
+            shown = [_change_of(difference, key) for key in _PLANNED]
+            others = [key for key in difference.fields if key not in _PLANNED]
+            yield f"| {difference.scenario} | {' | '.join(shown)} | {_in_code(others)} |"
         yield ""
-    for reason, left_out in reasons(changes()["planning"]["left_out"]).items():
+    for reason, left_out in _reasons(changes()["planning"]["left_out"]).items():
         yield f"Not planned by {other()}: {', '.join(left_out)}, because of `{reason}`."
         yield ""
 
 
-PLANNED = ("block_size", "num_blocks", "max_concurrency")
+_PLANNED = ("block_size", "num_blocks", "max_concurrency")
 """What a row shows of a plan."""
 
 
-def change_of(difference: Difference, key: str) -> str:
+def _change_of(difference: Difference, key: str) -> str:
     """Return a number of both plans, the older version's first."""
     if key not in difference.fields:
         return "same"
@@ -298,13 +255,13 @@ def settings() -> Iterator[str]:
     yield f"| | gone in {new} | new in {new} |"
     yield "|---|---|---|"
     for kind, values in found["values"].items():
-        yield f"| {KINDS.get(kind, f'`{kind}`')} | {in_code(values['gone'])} | {in_code(values['new'])} |"
+        yield f"| {_KINDS.get(kind, f'`{kind}`')} | {_in_code(values['gone'])} | {_in_code(values['new'])} |"
 
 
-KINDS = {"flags": "flags of the server", "metrics": "metrics"}
+_KINDS = {"flags": "flags of the server", "metrics": "metrics"}
 
 
-def in_code(values: Sequence[str]) -> str:
+def _in_code(values: Sequence[str]) -> str:
     """Return the values as code, with commas."""
     return ", ".join(f"`{value}`" for value in values) or "none"
 
@@ -316,13 +273,13 @@ def names() -> Iterator[str]:
     yield f"| name | in {old} | in {new} | used in |"
     yield "|---|---|---|---|"
     for name, (was, now, where) in found["moved"].items():
-        yield f"| `{name}` | `{was}` | `{now}` | {in_code(where)} |"
+        yield f"| `{name}` | `{was}` | `{now}` | {_in_code(where)} |"
     for name, (was, where) in found["gone"].items():
-        yield f"| `{name}` | `{was}` | gone | {in_code(where)} |"
+        yield f"| `{name}` | `{was}` | gone | {_in_code(where)} |"
     for name, (now, where) in found["new"].items():
-        yield f"| `{name}` | not there | `{now}` | {in_code(where)} |"
+        yield f"| `{name}` | not there | `{now}` | {_in_code(where)} |"
     yield ""
     yield f"| function | parameters that are gone | parameters that are new in {new} |"
     yield "|---|---|---|"
     for name, parameters in found["parameters"].items():
-        yield f"| `{name}` | {in_code(parameters['gone'])} | {in_code(parameters['new'])} |"
+        yield f"| `{name}` | {_in_code(parameters['gone'])} | {_in_code(parameters['new'])} |"

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import curriculum, fence_cache, generate, leaks, outputs, places, runs, stills
+from mini_kv_book import curriculum, generate, leaks, outputs, places, runs, stills
 from mini_kv_book.assets import plan_page, play_page
 from mini_kv_book.lab_layout import arranged, contract, section, with_contract
 from mini_kv_book.page_hooks import first_words, with_policy
@@ -68,7 +68,7 @@ CHECKS = {
 }
 
 
-def wrong(fence: outputs.Fence, cells: fence_cache.Cells) -> str:
+def wrong(fence: outputs.Fence, cells: outputs.Cells) -> str:
     """Show the fence as the build would, and keep the result for it. Return what is wrong with it, or nothing."""
     lang = "zh" if fence.where.startswith("book/docs/zh/") else "en"
     try:
@@ -76,12 +76,12 @@ def wrong(fence: outputs.Fence, cells: fence_cache.Cells) -> str:
             case "kv-python" | "kv-chart" | "kv-instrument":
                 cells.result(outputs.CELLS[fence.kind], fence.body)
             case "kv-output" | "kv-planes":
-                fence_cache.result_of(outputs.ALONE[fence.kind], fence.body.strip(), results=cells.results)
+                outputs.result_of(outputs.ALONE[fence.kind], fence.body.strip(), results=cells.results)
             case "kv-source":
                 source_of(fence.body)
             case "kv-story" | "kv-beside":
                 for line in fence.body.strip().splitlines():
-                    fence_cache.result_of(run_story, line, lang, results=cells.results)
+                    outputs.result_of(run_story, line, lang, results=cells.results)
             case "kv-still":
                 return wrong_still(*fence.body.split())
             case "kv-lab" | "kv-puzzle":
@@ -114,12 +114,12 @@ def test_every_fence_of_a_page_can_be_shown(page):
     stale = []
 
     def result(key, compute):
-        found = fence_cache.kept_or_stored(key, compute)
-        stored = fence_cache.stored().get(fence_cache.digest_of(key), found)
+        found = outputs.kept_or_stored(key, compute)
+        stored = outputs.stored().get(outputs.digest_of(key), found)
         stale.extend([] if outputs.same(stored, found) else [key])
         return found
 
-    cells = fence_cache.Cells(result)  # which share their names, as in the build
+    cells = outputs.Cells(result)  # which share their names, as in the build
     found = outputs.fences(page, PAGES[page])
     assert [f"{fence.where}: {said}" for fence in found if (said := wrong(fence, cells))] == []
     assert stale == []
@@ -503,8 +503,8 @@ def test_a_drawing_in_a_docstring_keeps_its_columns():
 class Builds:
     """Builds of one page of Python; `ran` lists the cells that the last one had to run."""
 
-    def __init__(self, folder, stamps=fence_cache.stamps):
-        self.kept = fence_cache.Kept(folder, stamps)
+    def __init__(self, folder, stamps=outputs.stamps):
+        self.kept = outputs.Kept(folder, stamps)
         self.ran: list[str] = []
 
     def run(self, body, names):
@@ -513,7 +513,7 @@ class Builds:
 
     def build(self, *bodies):
         self.ran.clear()
-        page = fence_cache.Cells(self.kept)
+        page = outputs.Cells(self.kept)
         return [page.result(self.run, body)[1] for body in bodies]
 
 
@@ -569,5 +569,5 @@ def test_of_a_page_without_pytorch_only_the_commands_are_stored():
     page = "chapters/who-runs-next.md"
     [command] = [one.body.strip() for one in outputs.fences(page, PAGES[page]) if one.kind == "kv-output"]
     assert list(json.loads(outputs.file_of(page).read_text(encoding="utf-8"))) == [
-        fence_cache.digest_of(["run_command", command])
+        outputs.digest_of(["run_command", command])
     ]

@@ -195,12 +195,12 @@ def test_every_difference_has_one_cause() -> None:
     for part in upgrade.RECORDINGS:
         assert None not in upgrade.by_cause(part), part
         for difference in upgrade.found_in(part):
-            causes = [cause for cause in upgrade.CAUSES if cause.part == part and cause.explains(difference)]
+            causes = [cause for cause in upgrade.causes() if cause.part == part and cause.explains(difference)]
             assert len(causes) == 1, difference.scenario
 
 
 def test_a_cause_names_a_place_in_vllm_and_explains_something() -> None:
-    for cause in upgrade.CAUSES:
+    for cause in upgrade.causes():
         assert files_with(cause.symbol), cause.symbol
         assert cause in upgrade.by_cause(cause.part), cause.title
 

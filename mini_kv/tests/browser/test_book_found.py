@@ -363,7 +363,7 @@ def serve_or_404(route: Any, site: Path) -> None:
 @pytest.fixture(scope="session")  # a process may run other files' tests between those that read it
 def pdf(site, browser, tmp_path_factory):
     """The whole book as a PDF, printed by this system's browser as `make book-whole` does it."""
-    write_pdf = pytest.importorskip("mini_kv_book.pdf").write_pdf
+    write_pdf = pytest.importorskip("mini_kv_book.publish").write_pdf
     path = tmp_path_factory.mktemp("pdf") / "mini_kv.pdf"
     write_pdf(site, path, browser)
     return pytest.importorskip("pypdf").PdfReader(path)

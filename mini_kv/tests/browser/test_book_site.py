@@ -230,7 +230,9 @@ def test_a_formula_that_a_browser_could_not_draw_says_why(formula, reason, stopp
 
 def test_a_link_to_a_missing_file_and_a_missing_readme_say_so(stopped):
     link = ("../../mini_kv/no.py", "book/docs", "index.md")
-    assert "leads to mini_kv/no.py" in stopped("links:RepositoryLinks", lambda Links, md: Links(md).rewritten(*link))
+    assert "leads to mini_kv/no.py" in stopped(
+        "extension:RepositoryLinks", lambda Links, md: Links(md).rewritten(*link)
+    )
     missing = ["<!-- include labs/lab-99/README.md -->"]
     why = stopped("extension:Directives", lambda Directives, md: Directives(md).run(missing))
     assert "there is no labs/lab-99/README.md to include" in why
