@@ -57,7 +57,7 @@ _log = logging.getLogger("mini_kv_book")  # no child of MkDocs' logger, whose wa
 _TO_BE_MADE = '<p class="admonition-title">Its output is made by <code>make book-whole</code></p>'
 
 
-class BuildStopped(SuperFencesException, BuildError):
+class _BuildStopped(SuperFencesException, BuildError):
     """The only exception that superfences does not catch, and that MkDocs reports without a traceback."""
 
 
@@ -79,7 +79,7 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
                 )
                 return f'<div class="admonition note">{_TO_BE_MADE}{code(source, "python")}</div>'
             known = isinstance(error, FenceError | ScenarioError)
-            raise BuildStopped(f"{place}: {show.__name__}: {error if known else repr(error)}") from error
+            raise _BuildStopped(f"{place}: {show.__name__}: {error if known else repr(error)}") from error
 
     return formatter
 

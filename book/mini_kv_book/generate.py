@@ -82,7 +82,7 @@ def title_of(path: Path) -> str:
     return heading[1]
 
 
-def lab_page(lab: str) -> str:
+def _lab_page(lab: str) -> str:
     """Return the page of a lab, as wide as the screen: README with the lab in it, then the instructor's part."""
     about = load_lab(ROOT / "labs" / lab)
     status = "status: triton\n" if about.needs == "K" else ""
@@ -93,7 +93,7 @@ def lab_page(lab: str) -> str:
     )
 
 
-MOVED = """<!doctype html>
+_MOVED = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'">
@@ -135,13 +135,13 @@ def pages() -> dict[str, str]:
     """Return every generated page, by its path below docs."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
     api = {f"api/{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
-    return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
+    return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": _lab_page(lab) for lab in labs()}
 
 
-def moved_pages() -> dict[str, str]:
+def _moved_pages() -> dict[str, str]:
     """Return the pages at the former addresses of second parts, by their paths below docs."""
     labs = [lab for lab in all_labs(ROOT) if lab.second_part]
-    return {f"labs/{lab.second_part}/index.html": MOVED.format(first=lab.lab_id) for lab in labs}
+    return {f"labs/{lab.second_part}/index.html": _MOVED.format(first=lab.lab_id) for lab in labs}
 
 
 def navigation() -> dict[str, list[str]]:
@@ -209,7 +209,7 @@ def write_pages(docs: Path = DOCS) -> None:
     wanted = {docs / name: text for name, text in pages().items()}
     for path in {*docs.glob("api/mini_kv.*.md"), *docs.glob("labs/*.md")} - {*wanted}:
         path.unlink()
-    for path, text in (wanted | {docs / name: text for name, text in moved_pages().items()}).items():
+    for path, text in (wanted | {docs / name: text for name, text in _moved_pages().items()}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish(text, path)
 

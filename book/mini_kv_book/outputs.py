@@ -30,7 +30,7 @@ from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_python, run_story
 
 FOLDER = ROOT / "book" / ".cache" / "fences"
-USED = ("mini_kv", "labs", "book/mini_kv_book")
+_USED = ("mini_kv", "labs", "book/mini_kv_book")
 LEFT_OUT = {"tests", "__pycache__"}
 OUTPUTS = ROOT / "book" / "data" / "outputs"
 PACKAGES = ("torch", "matplotlib")
@@ -47,7 +47,7 @@ def digest_of(key: object) -> str:
 def stamps() -> dict[Path, tuple[int, int]]:
     """Return size and time of the last change of every file that a fence can depend on, in order."""
     paths = [ROOT / "constraints.txt"]
-    for name in USED:
+    for name in _USED:
         for folder, folders, files in os.walk(ROOT / name):
             folders[:] = sorted(set(folders) - LEFT_OUT)
             paths += [Path(folder, file) for file in sorted(files)]
@@ -161,9 +161,9 @@ CELLS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
 """Fences of Python that share the names of their page."""
 ALONE: dict[str, Callable[[str], Any]] = {"kv-output": run_command, "kv-planes": run_planes}
 """Fences whose result depends on nothing else of their page."""
-STORIES = {"kv-story", "kv-beside"}
+_STORIES = {"kv-story", "kv-beside"}
 """Fences with a story on each line."""
-FRACTION = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
+_FRACTION = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
 
 
 class Fence(NamedTuple):
@@ -183,7 +183,7 @@ def fences(page: str, text: str) -> list[Fence]:
     return found
 
 
-def to_store(page: str) -> dict[str, Any]:
+def _to_store(page: str) -> dict[str, Any]:
     """Run all fences of a page, keep their results, and return those to store. It needs a process of its own."""
     of_cells: dict[str, Any] = {}
     of_commands: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def to_store(page: str) -> dict[str, Any]:
             cells.result(CELLS[fence.kind], fence.body)
         elif fence.kind in ALONE:
             result_of(ALONE[fence.kind], fence.body.strip(), results=recorder(of_commands))
-        elif fence.kind in STORIES:
+        elif fence.kind in _STORIES:
             for line in fence.body.strip().splitlines():
                 result_of(run_story, line, "zh" if page.startswith("zh/") else "en", results=recorder(of_cells))
     return of_commands | (of_cells if set(PACKAGES) & set(sys.modules) else {})
@@ -214,7 +214,7 @@ def same(stored: Any, found: Any) -> bool:
     >>> same(["print(x)", "0.501 ms"], ["print(x)", "0.499 ms"]), same("3 blocks", "4 blocks")
     (True, False)
     """
-    return FRACTION.sub("#", json.dumps(stored)) == FRACTION.sub("#", json.dumps(found))
+    return _FRACTION.sub("#", json.dumps(stored)) == _FRACTION.sub("#", json.dumps(found))
 
 
 def file_of(page: str) -> Path:
@@ -239,7 +239,7 @@ def main() -> None:
     for file in set(OUTPUTS.rglob("*.json")) - {file_of(page) for page in pages}:
         file.unlink()
     with ProcessPoolExecutor(max_tasks_per_child=1) as pool:
-        for page, found in zip(pages, pool.map(to_store, pages), strict=True):
+        for page, found in zip(pages, pool.map(_to_store, pages), strict=True):
             write(file_of(page), found)
 
 

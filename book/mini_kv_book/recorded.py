@@ -127,8 +127,8 @@ def generation(machine: str, part: str, shape: str) -> str:
 
 # Kernels: what the compiler makes of each without a GPU, and how fast they were on one --------------------------------
 
-COMPILED = ("kernel", "registers", "spills", "shared memory", "programs", "tensor cores", "loads of 16 bytes")
-OTHERS = {
+_COMPILED = ("kernel", "registers", "spills", "shared memory", "programs", "tensor cores", "loads of 16 bytes")
+_OTHERS = {
     "flash": "torch's FlashAttention",
     "cudnn": "cuDNN",
     "flex": "FlexAttention",
@@ -146,7 +146,7 @@ def kernels(capability: str) -> str:
         raise ValueError(f"no kernels are recorded for compute capability {capability}")
     rows = [[name, *_figures([of_version[name] for of_version in recorded])] for name in recorded[0]]
     command = f"python -m mini_kv.tests.attention.compiled --capability {capability}"
-    return f"{table(COMPILED, rows)}\n\n*`{command}`, Triton {' / '.join(versions)}.*"
+    return f"{table(_COMPILED, rows)}\n\n*`{command}`, Triton {' / '.join(versions)}.*"
 
 
 def _figures(facts: list[dict[str, Any]]) -> list[str]:
@@ -166,8 +166,8 @@ def _figures(facts: list[dict[str, Any]]) -> list[str]:
 def kernels_measured(card: str) -> str:
     """Return the measurements on a GPU: our time, and the time of others as a multiple of ours."""
     record = load(f"gpu-{card}")
-    others = [name for name in OTHERS if any(name in row["times_as_fast_as"] for row in record["rows"])]
-    head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *(OTHERS[name] for name in others))
+    others = [name for name in _OTHERS if any(name in row["times_as_fast_as"] for row in record["rows"])]
+    head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *(_OTHERS[name] for name in others))
     rows = []
     for row in record["rows"]:
         ratios = [row["times_as_fast_as"].get(name) for name in others]

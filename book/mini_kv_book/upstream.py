@@ -28,7 +28,7 @@ from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.story.vllm_source import CAUSES, EVENTS, Place
 
 RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
-SERVING = RECORDING.with_name("serving_options.toml")
+_SERVING = RECORDING.with_name("serving_options.toml")
 
 
 @cache
@@ -166,7 +166,7 @@ def _members_cell(module: str, name: str, value: object) -> str:
 
 # Options --------------------------------------------------------------------------------------------------------------
 
-OTHER_NAMES = {
+_OTHER_NAMES = {
     "num_blocks": "CacheConfig.num_gpu_blocks_override",
     "kv_cache_dtype": "CacheConfig.cache_dtype",
 }
@@ -207,16 +207,16 @@ def _ours(field: "Field[Any]") -> str:
 
 def _theirs(name: str) -> str:
     """Return vLLM's default; where no class of its that was recorded has the option, the flag, if there is one."""
-    settings = [OTHER_NAMES.get(name, ""), f"CacheConfig.{name}", f"SchedulerConfig.{name}"]
+    settings = [_OTHER_NAMES.get(name, ""), f"CacheConfig.{name}", f"SchedulerConfig.{name}"]
     for setting in filter(has_setting, filter(None, settings)):
         value = default(setting).strip("'")
-        return f"`{value}`, `{setting}`" if name in OTHER_NAMES else f"`{value}`"
+        return f"`{value}`, `{setting}`" if name in _OTHER_NAMES else f"`{value}`"
     return _flag_of(name) or "ours alone"
 
 
 def serving_options() -> list[dict[str, str]]:
     """Return vLLM's settings: `setting`, `flag`, `group`, what it `does`, `when` to touch it, a `default` in words."""
-    data = tomllib.loads(SERVING.read_text(encoding="utf-8"))
+    data = tomllib.loads(_SERVING.read_text(encoding="utf-8"))
     return [option | {"group": group} for group, members in data.items() for option in members]
 
 
