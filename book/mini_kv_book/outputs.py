@@ -21,10 +21,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_python, run_story
@@ -152,35 +152,38 @@ class Cells:
 
 # The stored results ---------------------------------------------------------------------------------------------------
 
-FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-CELLS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
+_FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_CELLS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "kv-python": run_python,
     "kv-chart": run_chart,
     "kv-instrument": run_instrument,
 }
 """Fences of Python that share the names of their page."""
-ALONE: dict[str, Callable[[str], Any]] = {"kv-output": run_command, "kv-planes": run_planes}
+_ALONE: dict[str, Callable[[str], Any]] = {"kv-output": run_command, "kv-planes": run_planes}
 """Fences whose result depends on nothing else of their page."""
 _STORIES = {"kv-story", "kv-beside"}
 """Fences with a story on each line."""
 _FRACTION = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
 
 
-class Fence(NamedTuple):
-    """A fence of the book."""
-
-    where: str
-    kind: str
-    body: str
+def fences(text: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and body of the fences of a page, in order."""
+    for indent, kind, body in _FENCE.findall(text):
+        yield kind, re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
 
 
-def fences(page: str, text: str) -> list[Fence]:
-    """Return the fences of a page, in order."""
-    name, found = f"book/docs/{page}", []
-    for match in FENCE.finditer(text):
-        body = re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE)
-        found.append(Fence(f"{name}:{text.count(chr(10), 0, match.start()) + 2}", match[2], body))
-    return found
+def run_fences(page: str, text: str, of_cells: Results, of_commands: Results) -> None:
+    """Run the fences of a page that have results, and hand these over: those of commands, and all others."""
+    lang = "zh" if page.startswith("zh/") else "en"
+    cells = Cells(of_cells)
+    for kind, body in fences(text):
+        if kind in _CELLS:
+            cells.result(_CELLS[kind], body)
+        elif kind in _ALONE:
+            result_of(_ALONE[kind], body.strip(), results=of_commands)
+        elif kind in _STORIES:
+            for line in body.strip().splitlines():
+                result_of(run_story, line, lang, results=of_cells)
 
 
 def _to_store(page: str) -> dict[str, Any]:
@@ -196,15 +199,7 @@ def _to_store(page: str) -> dict[str, Any]:
 
         return record
 
-    cells = Cells(recorder(of_cells))
-    for fence in fences(page, (DOCS / page).read_text(encoding="utf-8")):
-        if fence.kind in CELLS:
-            cells.result(CELLS[fence.kind], fence.body)
-        elif fence.kind in ALONE:
-            result_of(ALONE[fence.kind], fence.body.strip(), results=recorder(of_commands))
-        elif fence.kind in _STORIES:
-            for line in fence.body.strip().splitlines():
-                result_of(run_story, line, "zh" if page.startswith("zh/") else "en", results=recorder(of_cells))
+    run_fences(page, (DOCS / page).read_text(encoding="utf-8"), recorder(of_cells), recorder(of_commands))
     return of_commands | (of_cells if set(PACKAGES) & set(sys.modules) else {})
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from mini_kv_book import generate
@@ -135,31 +134,10 @@ COUNTED: list[tuple[str, str, Callable[[], int]]] = [
 ]
 """A file, how the count is written there, and what it must be."""
 
-NOUNS = [
-    "notebooks",
-    "puzzles",
-    "scenarios",
-    "deviations",
-    "strategies",
-    "workloads",
-    "beliefs",
-    "incidents",
-    "invariants",
-    "settings",
-    "mutants",
-]
-
 
 def claims() -> list[str]:
     """Return the numbers of the figures and statements that the errata refute."""
     return [number for key in errata() for number in re.findall(r"N\d+", key)]
-
-
-def pages() -> list[Path]:
-    """Return all that is written for readers."""
-    texts = [ROOT / "README.md", *ROOT.glob("*/README.md"), *DOCS.rglob("*.md"), *ROOT.glob("labs/*/README.md")]
-    texts += [*ROOT.glob("solutions/*/NOTES.md"), *ROOT.glob("notebooks/*.ipynb"), ROOT / ".github/CONTRIBUTING.md"]
-    return texts
 
 
 FIRST_PAGES = ("README.md", "book/docs/index.md", "labs/README.md")
@@ -177,17 +155,3 @@ def test_a_count_is_what_is_counted(file: str, written: str, count: Callable[[],
     found = re.search(written, re.sub(r"\s+", " ", (ROOT / file).read_text(encoding="utf-8")))
     assert found, f"{file} does not say {written!r} any more"
     assert as_number(found["number"]) == count()
-
-
-@pytest.mark.prose
-def test_no_other_page_counts_what_grows() -> None:
-    """Notebooks, puzzles, scenarios and the like, with a number of eight or more: told above, or not at all."""
-    uncounted = []
-    for page in pages():
-        name, text = page.relative_to(ROOT).as_posix(), re.sub(r"\s+", " ", page.read_text(encoding="utf-8"))
-        for told in re.finditer(rf"\b{NUMBER} (?:\w+ )?\[?(?:{'|'.join(NOUNS)})\b", text):
-            number = as_number(told["number"])
-            counted = any(file == name and re.search(how, text) for file, how, _ in COUNTED)
-            if number is not None and number >= 8 and not counted:
-                uncounted.append(f"{name}: {told[0]}")
-    assert uncounted == []

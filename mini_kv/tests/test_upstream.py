@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from mini_kv_book import upgrade
-from mini_kv_book.places import DOCS
 from mini_kv_book.upstream import files_with, recording
 
 from mini_kv.course.verify import manager
@@ -218,19 +217,3 @@ def test_the_page_shows_every_difference() -> None:
     assert all(f"| `{name}` |" in names for kind in ("moved", "gone", "new", "parameters") for name in found[kind])
     settings = upgrade.as_markdown("settings")
     assert all(f"| `{name}` |" in settings for name in found["settings"])
-
-
-def test_the_page_names_both_versions_and_the_command() -> None:
-    page = (DOCS / "reference" / "upstream.md").read_text(encoding="utf-8")
-    old, new = upgrade.versions()
-    assert {upgrade.short(old), upgrade.short(new)} <= set(page.partition("\n")[0].replace(":", "").split())
-    assert f"make upstream VERSION={old}\n" in page
-    assert re.findall(r"<!-- table upgrade (\w+) -->", page) == [
-        "short",
-        "summary",
-        "manager",
-        "scheduler",
-        "planning",
-        "settings",
-        "names",
-    ]

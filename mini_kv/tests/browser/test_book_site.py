@@ -4,7 +4,6 @@ Everything here needs the book's packages (make book-test installs them), and mo
 """
 
 import importlib
-import json
 import os
 import pkgutil
 import re
@@ -68,12 +67,6 @@ def copy(tmp_path: Path) -> Path:
     for name in ("index.md", "other.md"):
         (copied / "book/docs" / name).write_text(f"# {name}\n\nA page about {name} with nothing wrong.\n")
     return copied
-
-
-@pytest.mark.xdist_group("copies")
-def test_a_copy_that_is_not_broken_is_built(copy):
-    done = build(copy / "site", copy)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.xdist_group("copies")
@@ -204,15 +197,12 @@ def stopped() -> Callable[..., str]:
     ("part", "body", "message"),
     [
         ("fences:kv_story", "no-such-story", "kv_story: no scenario 'no-such-story'; there are: "),
-        ("fences:kv_source", "mini_kv.core.block.Nothing", "kv_source: mini_kv/core/block.py has no 'Nothing'"),
-        ("fences:kv_output", "mini-kv story no-such-story", "kv_output: exit status 2: "),
         ("elements:kv_lab", "lab-99", "kv_lab: there is no lab 'lab-99'"),
         (
             "elements:kv_puzzle",
             "no-such-puzzle",
             "kv_puzzle: there is no puzzle 'no-such-puzzle'; there are: twelve-of-",
         ),
-        ("elements:kv_claims", "[[question]]", "kv_claims: KeyError: 'id'"),
         ("fences:mermaid", "flowchart LR\n A --> B", "mermaid: a diagram needs a line `accTitle: ...`"),
     ],
 )
@@ -360,13 +350,6 @@ def test_each_page_describes_itself_in_words_of_its_own(site):
     assert len(set(found.values())) == len(found)
 
 
-def test_a_wrong_address_leads_on(site):
-    """The page for it stands anywhere, so its links begin at the site's root."""
-    links = Links((site / "404.html").read_text(encoding="utf-8")).links
-    wanted = ["", "chapters/why-a-cache/", "labs/lab-01/", "reference/glossary/"]
-    assert [name for name in wanted if PREFIX + name not in links] == []
-
-
 STYLED = """() => {
   const names = new Set();
   const collect = rules => [...rules].forEach(rule => {
@@ -415,6 +398,12 @@ def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, bo
 # What may run in a page --------------------------------------------------------------------------------------------
 
 
+POLICY = (
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' HASH HASH HASH; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'"
+)
+
+
 def test_every_page_begins_with_what_may_run_in_it(site):
     """Files of the site, and of scripts inside the page the theme's three, each by its hash."""
     for path in set(site.rglob("*.html")) - set(site.glob("notebooks/*.html")):  # exported ones are Jupyter's pages
@@ -425,9 +414,8 @@ def test_every_page_begins_with_what_may_run_in_it(site):
             assert 'http-equiv="refresh"' in html
             continue
         assert not re.search("<(script|link|style)", html[: policy.start()]), path
-        (scripts,) = re.findall(r"script-src ([^;]*)", policy[1])
-        hashes = "" if path.name == "whole.html" else " HASH HASH HASH"  # which has no script
-        assert re.sub(r"'sha256-[^']{44}'", "HASH", scripts) == f"'self' 'wasm-unsafe-eval'{hashes}", path
+        found = POLICY.replace(" HASH HASH HASH", "") if path.name == "whole.html" else POLICY  # which has no script
+        assert re.sub(r"'sha256-[^']{44}'", "HASH", policy[1]) == found, path
 
 
 ADD = "document.body.append(Object.assign(document.createElement('script'), "
@@ -455,18 +443,6 @@ def test_no_other_script_runs(name, way, book_url, browser):
 def bottom(locator):
     box = locator.bounding_box()
     return box["y"] + box["height"]
-
-
-def test_a_lab_runs_in_its_page(book_url, open_page):
-    """Python in the page is WebAssembly, in a worker: the page lets both run."""
-    page = open_page(book_url + "labs/lab-01/")
-    if not page.locator("kv-lab[python]").count():
-        pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
-    page.wait_for_selector("kv-lab[ready]")
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector("kv-lab .strip i", timeout=60_000)
-    page.wait_for_selector("kv-lab:not([running])", timeout=60_000)
-    assert page.locator("kv-lab .strip i").count() > 3
 
 
 def test_a_claim_is_judged_in_its_page(book_url, open_page):
@@ -573,12 +549,6 @@ def test_a_question_mark_lists_the_keys_and_escape_closes_the_list(book_url, ope
     assert page.url == book_url + "labs/lab-05/"
 
 
-def test_the_figure_draws_and_its_script_is_loaded_once(book_url, open_page):
-    page = open_page(book_url)
-    assert page.locator("script[src*='kv_story']").count() == 1
-    assert page.locator("kv-story").first.locator("svg").count() >= 1
-
-
 ENGLISH = """() => {
   const texts = [], root = document.querySelector('kv-story').shadowRoot;
   for (const one of root.querySelectorAll('*')) {
@@ -646,14 +616,6 @@ def test_both_languages_lead_to_each_other(site):
             )
             assert target_of(link, path, site).resolve() == there.resolve()
             assert path.resolve() in back
-
-
-def test_the_search_index_holds_what_a_chinese_page_says(site):
-    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
-    # Between words stands a mark of no width: the search cuts there, and a reader does not see it.
-    texts = {one["location"]: one["text"].replace("\u200b", "") for one in index["docs"]}
-    assert "引用计数" in texts["zh/chapters/block-manager/#free"]
-    assert "驱逐" in texts["zh/chapters/block-manager/#life"]
 
 
 FONTS = "[...document.fonts].map(font => `${font.family} ${font.style} ${font.status}`)"
