@@ -19,6 +19,7 @@ from mini_kv.course.verify import manager, scheduler
 from mini_kv.course.verify.verdict_report import BY_BLOCK, LABELS
 from mini_kv.dev.recorders.compare_calls import Difference, differences, differing_plans, with_changes
 from mini_kv.dev.recorders.planning import PLANNING
+from mini_kv_book.recorded import table
 
 CHANGES = Path(__file__).parents[1] / "data" / "upstream.json"
 CAUSES = CHANGES.with_name("upgrade_causes.toml")
@@ -115,25 +116,22 @@ def as_markdown(what: str) -> str:
 
 def summary() -> Iterator[str]:
     """Yield a row per part: how much was played on both versions, and how much differs."""
-    yield f"| part | played on both | equal | differ | not in {other()} |"
-    yield "|---|---:|---:|---:|---:|"
+    rows: list[tuple[object, ...]] = []
     for part, unit in (("manager", "scenarios"), ("scheduler", "scenarios"), ("planning", "plans")):
         found = changes()[part]
         if "failed" in found:
-            yield f"| {part} | the recorder failed: `{found['failed']}` | | | |"
+            rows.append((part, f"the recorder failed: `{found['failed']}`", "", "", ""))
             continue
-        compared, num_different = found["compared"], len(found["changes"])
-        counts = f"{compared - num_different} | {num_different} | {len(found['left_out'])}"
-        yield f"| {part} | {compared} {unit} | {counts} |"
+        played, num_different = found["compared"], len(found["changes"])
+        rows.append((part, f"{played} {unit}", played - num_different, num_different, len(found["left_out"])))
+    yield table(["part", "played on both", "equal", "differ", f"not in {other()}"], rows)
 
 
 def _in_short() -> Iterator[str]:
     """Yield for whom something changed, and what."""
-    yield "| if you use | this changed |"
-    yield "|---|---|"
-    for part in RECORDINGS:
-        for cause in by_cause(part):
-            yield f"| {cause.whom} | {cause.title} |" if cause else f"| | No cause is known: {part} |"
+    found = [(part, cause) for part in RECORDINGS for cause in by_cause(part)]
+    rows = [(cause.whom, cause.title) if cause else ("", f"No cause is known: {part}") for part, cause in found]
+    yield table(["if you use", "this changed"], rows, of_words=True)
 
 
 def _behaviour(part: str) -> Iterator[str]:
@@ -169,11 +167,9 @@ def example(difference: Difference) -> Iterator[str]:
     yield ""
     yield from ("```text", *difference.calls, "```", "")
     old, new = map(short, versions())
-    yield f"| after the last call | {old} | {new} |"
-    yield "|---|---|---|"
-    for name, values in difference.fields.items():
-        for label, was, now in rows(name, *in_order(values)):
-            yield f"| {label} | {code(was)} | {code(now)} |"
+    fields = [row for name, values in difference.fields.items() for row in rows(name, *in_order(values))]
+    shown = [(label, code(was), code(now)) for label, was, now in fields]
+    yield table(["after the last call", old, new], shown, of_words=True)
 
 
 def rows(field: str, was: str, now: str) -> list[tuple[str, str, str]]:
@@ -213,13 +209,12 @@ def plans() -> Iterator[str]:
     for cause, group in by_cause("planning").items():
         yield from (f"### {cause.title if cause else 'No cause is known'}", "")
         yield from ((cause.words, "", f"In vLLM: `{cause.symbol}`.", "") if cause else ())
-        yield "| model | tokens per block | blocks | longest requests at once | differ, too |"
-        yield "|---|---|---|---|---|"
+        rows = []
         for difference in group:
-            shown = [_change_of(difference, key) for key in _PLANNED]
             others = [key for key in difference.fields if key not in _PLANNED]
-            yield f"| {difference.scenario} | {' | '.join(shown)} | {_in_code(others)} |"
-        yield ""
+            rows.append((difference.scenario, *(_change_of(difference, key) for key in _PLANNED), _in_code(others)))
+        head = ["model", "tokens per block", "blocks", "longest requests at once", "differ, too"]
+        yield from (table(head, rows, of_words=True), "")
     for reason, left_out in _reasons(changes()["planning"]["left_out"]).items():
         yield f"Not planned by {other()}: {', '.join(left_out)}, because of `{reason}`."
         yield ""
@@ -247,15 +242,16 @@ def settings() -> Iterator[str]:
     """Yield the settings with another default, and the values that are new or gone."""
     found = changes()["names"]
     old, new = map(short, versions())
-    yield f"| setting | default in {old} | default in {new} |"
-    yield "|---|---|---|"
-    for name, (was, now) in found["settings"].items():
-        yield f"| `{name}` | {'not there' if was is None else f'`{was}`'} | {'gone' if now is None else f'`{now}`'} |"
-    yield ""
-    yield f"| | gone in {new} | new in {new} |"
-    yield "|---|---|---|"
-    for kind, values in found["values"].items():
-        yield f"| {_KINDS.get(kind, f'`{kind}`')} | {_in_code(values['gone'])} | {_in_code(values['new'])} |"
+    defaults = [
+        (f"`{name}`", "not there" if was is None else f"`{was}`", "gone" if now is None else f"`{now}`")
+        for name, (was, now) in found["settings"].items()
+    ]
+    yield from (table(["setting", f"default in {old}", f"default in {new}"], defaults, of_words=True), "")
+    values = [
+        (_KINDS.get(kind, f"`{kind}`"), _in_code(its["gone"]), _in_code(its["new"]))
+        for kind, its in found["values"].items()
+    ]
+    yield table(["", f"gone in {new}", f"new in {new}"], values, of_words=True)
 
 
 _KINDS = {"flags": "flags of the server", "metrics": "metrics"}
@@ -270,16 +266,14 @@ def names() -> Iterator[str]:
     """Yield the names that this project uses and that have moved, are gone or are new, with the files to change."""
     found = changes()["names"]
     old, new = map(short, versions())
-    yield f"| name | in {old} | in {new} | used in |"
-    yield "|---|---|---|---|"
-    for name, (was, now, where) in found["moved"].items():
-        yield f"| `{name}` | `{was}` | `{now}` | {_in_code(where)} |"
-    for name, (was, where) in found["gone"].items():
-        yield f"| `{name}` | `{was}` | gone | {_in_code(where)} |"
-    for name, (now, where) in found["new"].items():
-        yield f"| `{name}` | not there | `{now}` | {_in_code(where)} |"
-    yield ""
-    yield f"| function | parameters that are gone | parameters that are new in {new} |"
-    yield "|---|---|---|"
-    for name, parameters in found["parameters"].items():
-        yield f"| `{name}` | {_in_code(parameters['gone'])} | {_in_code(parameters['new'])} |"
+    moved = [
+        *((f"`{name}`", f"`{was}`", f"`{now}`", _in_code(where)) for name, (was, now, where) in found["moved"].items()),
+        *((f"`{name}`", f"`{was}`", "gone", _in_code(where)) for name, (was, where) in found["gone"].items()),
+        *((f"`{name}`", "not there", f"`{now}`", _in_code(where)) for name, (now, where) in found["new"].items()),
+    ]
+    yield from (table(["name", f"in {old}", f"in {new}", "used in"], moved, of_words=True), "")
+    parameters = [
+        (f"`{name}`", _in_code(its["gone"]), _in_code(its["new"])) for name, its in found["parameters"].items()
+    ]
+    head = ["function", "parameters that are gone", f"parameters that are new in {new}"]
+    yield table(head, parameters, of_words=True)

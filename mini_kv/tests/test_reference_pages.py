@@ -2,20 +2,17 @@
 
 import ast
 import inspect
-import json
 import re
-from contextlib import suppress
 from dataclasses import fields
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 from mini_kv_book import kill_matrix, recorded, upstream
 from mini_kv_book.places import DOCS, ROOT
-from mini_kv_book.runs import run_python, source_of
-from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
+from mini_kv_book.runs import source_of
+from mini_kv_book.upstream import files_with, has_setting, recording
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
@@ -24,7 +21,6 @@ from mini_kv.course.labkit.audit import load_mutants
 from mini_kv.course.labkit.lab import Lab, all_labs
 from mini_kv.course.labkit.misconception import load_stored
 from mini_kv.course.verify.deviations import DEVIATIONS
-from mini_kv.dev.recorders.record_names import CONFIGS, LINES, record, record_lines
 from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.tests.test_labs_are_sound import run_audit
 
@@ -57,14 +53,6 @@ def test_every_claim_that_did_not_hold_is_on_the_page_once():
 def test_every_entry_has_a_proof_or_a_source():
     bare = [key for key, text in errata().items() if "```kv-python" not in text and "](http" not in text]
     assert bare == []
-
-
-def test_every_proof_prints_something():
-    """And what it promises, if it promises: `run_python` compares the two."""
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    for key, text in errata().items():
-        for body in re.findall(r"^```kv-python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-            assert run_python(body, namespace)[1], key
 
 
 # Names and settings of vLLM -----------------------------------------------------------------------------------------
@@ -149,37 +137,6 @@ def test_the_files_on_the_page_of_names_were_recorded():
     files = {file for row in re.findall(r"^\| `.*", page, re.MULTILINE) for file in re.findall(r"`([\w/]+\.py)`", row)}
     assert len(files) > 10
     assert {file for file in files if not is_recorded(file)} == set()
-
-
-def installed_vllm() -> Path | None:
-    """Return the folder of an installed vLLM of the recorded version; `None` without one. Nothing of it is imported."""
-    with suppress(metadata.PackageNotFoundError):
-        if metadata.version("vllm") == recording()["version"]:
-            return Path(str(metadata.distribution("vllm").locate_file("vllm")))
-    return None
-
-
-if installed_vllm() is not None:  # else there is nothing to compare with, and no test that would pretend to
-
-    def test_the_installed_vllm_is_what_was_recorded():
-        """If this fails: python -m mini_kv.dev.recorders.record_names with the folder of the installed package."""
-        folder = installed_vllm()
-        assert folder is not None
-        assert record(folder) == RECORDING.read_text(encoding="utf-8")
-        assert record_lines(folder) == LINES.read_text(encoding="utf-8")
-
-
-def test_a_recording_says_what_a_package_has(tmp_path: Path):
-    """A made-up package of two files is recorded: what has moved or gone would be seen."""
-    for name in ("config/cache.py", "v1/core/block_pool.py", "engine/arg_utils.py", "v1/metrics/loggers.py", *CONFIGS):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("", encoding="utf-8")
-    (tmp_path / "v1/core/block_pool.py").write_text("class BlockPool:\n    def touch(self): ...\n", encoding="utf-8")
-    (tmp_path / "config/cache.py").write_text("class CacheConfig:\n    block_size: int = 16\n", encoding="utf-8")
-    found = json.loads(record(tmp_path))
-    assert found["symbols"]["v1/core/block_pool.py"] == ["BlockPool", "BlockPool.touch"]
-    assert found["config"]["CacheConfig"] == {"block_size": "16"}
-    assert found["sizes"] == {"v1/core": {"files": 1, "lines": 2}}
 
 
 def test_every_deviation_is_about_something_upstream():
