@@ -128,7 +128,7 @@ book-whole: $(VENV)/.book $(VENV)/.torch $(VENV)/.notebooks $(VENV)/.e2e $(LAB_P
 	  --output-dir book/docs/notebooks notebooks/*.ipynb
 	@$(BIN)/python -m mini_kv_book.outputs
 	@$(MAKE) --no-print-directory site
-	@$(BIN)/python -m mini_kv_book.pdf book/site
+	@$(BIN)/python -m mini_kv_book.publish book/site
 
 book-instructor: $(VENV)/.book $(VENV)/.torch $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor

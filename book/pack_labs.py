@@ -28,30 +28,33 @@ _REPO = Path("/repo")
 _PYTHON_OF_THE_PAGE = tuple(
     f"{name}_page.py" for name in ("lab", "puzzle", "plan", "play", "finale", "session", "challenge")
 )
-_OF_ALL = (
-    "__init__",
-    "installer",
-    "interrupts",
-    "messages",
-    "progress_line",
-    "typed_numbers",
-    "course/__init__",
-    "labkit/__init__",
-    "tests/skips",
-)
-PARTS = ("conftest.py", "pyproject.toml", *(f"mini_kv/{name}.py" for name in _OF_ALL))
 _OF_COURSE = ("labkit", "given", "finale", "questions", "commands")
-PACKAGES = ("core", "policy", "story", *(f"course/{name}" for name in _OF_COURSE), "tools/planning")
-_OF_PLAY = ("course/lessons/__init__", "course/lessons/play")
-_OF_PLAY += ("tools/__init__", "tools/serve/__init__", "tools/serve/live_story")
-_OF_ENGINE = ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer", "hf/__init__", "hf/tokenizer_patterns")
-"""Modules of mini_kv.engine that the page "Play" imports. The model is computed in JavaScript."""
-_OF_FINALE = ("tiers/__init__", "tiers/memory_tier", "tiers/reload_cost")
-"""Modules that the page "The finale" imports for lab-14."""
-_OF_CHALLENGE = ("*.py", "adapters/__init__.py", "adapters/mini_kv_manager.py", "adapters/specs.py")
-_OF_CHALLENGE += ("scenarios/scenarios.toml", "scenarios/scenarios-[!s]*.toml", "scenarios/vllm-*-manager.json")
-"""Files that lab-17 and the page "Write a KV cache in an evening" read. Those of the scheduler are not among them."""
-MODELS = ("tiny", "tiny_windows")
+_FILES = (
+    *("conftest.py", "pyproject.toml", "book/course.toml", "mini_kv/course/__init__.py", "mini_kv/labkit/__init__.py"),
+    *(f"mini_kv/{name}.py" for name in ("__init__", "installer", "interrupts", "messages", "progress_line")),
+    *("mini_kv/typed_numbers.py", "mini_kv/tests/skips.py", "mini_kv/tools/__init__.py"),
+    *(f"mini_kv/{room}/**/*.py" for room in ("core", "policy", "story", "tools/planning")),
+    *(f"mini_kv/course/{room}/**/*.py" for room in _OF_COURSE),
+    *(f"mini_kv/story/{name}" for name in ("*.json", "languages/*.json", "puzzles/*.toml")),
+    "mini_kv/tools/planning/*.toml",
+    # the pages "Why is my hit rate 0?", "Will it fit?" and the agent's session
+    *(f"mini_kv/tools/traces/{name}" for name in ("*.py", "readers/*.py", "sessions/*.py", "session-*.jsonl")),
+    *(f"mini_kv/tools/traces/commands/{name}.py" for name in ("__init__", "why_command")),
+    # the page "Play": the model is computed in JavaScript
+    *(f"mini_kv/course/lessons/{name}.py" for name in ("__init__", "play")),
+    *(f"mini_kv/tools/serve/{name}.py" for name in ("__init__", "live_story")),
+    *(f"mini_kv/engine/{name}.py" for name in ("__init__", "detokenizer", "engine_stats", "errors", "tokenizer")),
+    *(f"mini_kv/engine/hf/{name}.py" for name in ("__init__", "tokenizer_patterns")),
+    *(f"mini_kv/engine/{model}/{name}.json" for model in ("tiny", "tiny_windows") for name in ("config", "tokenizer")),
+    # the page "The finale", for lab-14
+    *(f"mini_kv/tiers/{name}.py" for name in ("__init__", "memory_tier", "reload_cost")),
+    # lab-17 and the page "Write a KV cache": nothing of the scheduler
+    "mini_kv/course/verify/*.py",
+    *(f"mini_kv/course/verify/adapters/{name}.py" for name in ("__init__", "mini_kv_manager", "specs")),
+    *(f"mini_kv/course/verify/scenarios/{name}" for name in ("scenarios.toml", "scenarios-[!s]*.toml")),
+    "mini_kv/course/verify/scenarios/vllm-*-manager.json",
+)
+"""What the pages read of the repository, beside the labs."""
 _OF_A_LAB = ("README.md", "lab.toml", "test_lab.py", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_TESTS = re.compile(
@@ -64,22 +67,7 @@ Files = dict[str, bytes]
 
 def course() -> Files:
     """Return the course's files: those of mini_kv with its puzzles, and of every lab that needs no more than pytest."""
-    paths = [_REPO / part for part in PARTS]
-    for package in PACKAGES:
-        paths += (_REPO / "mini_kv" / package).rglob("*.py")
-    paths += [path for path in (_REPO / "mini_kv/tools/traces").rglob("*.py") if path.parent.name != "commands"]
-    paths += [_REPO / f"mini_kv/tools/traces/commands/{name}.py" for name in ("__init__", "why_command")]
-    paths += _REPO.glob("mini_kv/tools/traces/session-*.jsonl")
-    paths += [
-        _REPO / f"mini_kv/{name}.py" for name in (*_OF_PLAY, *_OF_FINALE, *(f"engine/{name}" for name in _OF_ENGINE))
-    ]
-    paths += [_REPO / f"mini_kv/engine/{model}/{name}.json" for model in MODELS for name in ("config", "tokenizer")]
-    paths += _REPO.glob("mini_kv/story/puzzles/*.toml")
-    paths += _REPO.glob("mini_kv/story/*.json")
-    paths += _REPO.glob("mini_kv/tools/planning/*.toml")
-    paths += [path for pattern in _OF_CHALLENGE for path in (_REPO / "mini_kv/course/verify").glob(pattern)]
-    paths += _REPO.glob("book/course.toml")
-    paths += _REPO.glob("mini_kv/story/languages/*.json")
+    paths = [path for pattern in _FILES for path in _REPO.glob(pattern)]
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]
     files = {str(path.relative_to(_REPO)): path.read_bytes() for path in paths}

@@ -15,11 +15,11 @@ from typing import Any
 
 from mini_kv.course.lessons.instrument import STYLE
 from mini_kv_book.curriculum import chapter_of
-from mini_kv_book.fence_cache import kept
+from mini_kv_book.outputs import kept
 
-STILL = re.compile(r'(<svg [^>]*class="kv-still".*?</svg>)', re.DOTALL)
-INSTRUMENT = re.compile(r'<figure class="kv-instrument">.*?(<svg .*?</svg>)', re.DOTALL)
-VIEW = re.compile(r'viewBox="([-\d.]+) ([-\d.]+) ([-\d.]+) ([-\d.]+)"')
+_STILL = re.compile(r'(<svg [^>]*class="kv-still".*?</svg>)', re.DOTALL)
+_INSTRUMENT = re.compile(r'<figure class="kv-instrument">.*?(<svg .*?</svg>)', re.DOTALL)
+_VIEW = re.compile(r'viewBox="([-\d.]+) ([-\d.]+) ([-\d.]+) ([-\d.]+)"')
 WIDTH, HEIGHT = 1200, 630
 FOLDER = "assets/cards"
 _titles: dict[str, str] = {}
@@ -28,9 +28,9 @@ _figures: dict[str, str] = {}
 
 def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
     """Note a page's title and figure, and put the picture's address into its head. The page is unchanged."""
-    name = name_of(page.file.src_uri)
+    name = _name_of(page.file.src_uri)
     _titles[name] = str(page.meta.get("title") or page.title)
-    if figure := STILL.search(content) or INSTRUMENT.search(content):
+    if figure := _STILL.search(content) or _INSTRUMENT.search(content):
         _figures[name] = figure[1]
     if _can_draw():
         page.meta["card"] = f"{FOLDER}/{name}.png"
@@ -41,11 +41,11 @@ def _can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def name_of(source: str) -> str:
+def _name_of(source: str) -> str:
     """Return the name of a page's picture. Pages of the engine share one.
 
-    >>> name_of("chapters/04-the-free-queue.md"), name_of("labs/index.md"), name_of("api/mini_kv.core.block.md")
-    ('04-the-free-queue', 'labs', 'api')
+    >>> _name_of("chapters/the-free-queue.md"), _name_of("labs/index.md"), _name_of("api/mini_kv.core.block.md")
+    ('the-free-queue', 'labs', 'api')
     """
     return "api" if source.startswith("api/") else Path(source.removesuffix("/index.md")).stem
 
@@ -58,10 +58,10 @@ def on_post_build(*, config: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, title in _titles.items():
         title = "The engine, module by module" if name == "api" else title
-        (folder / f"{name}.png").write_bytes(kept_png(card(title, figure_of(name))))
+        (folder / f"{name}.png").write_bytes(_kept_png(card(title, _figure_of(name))))
 
 
-def figure_of(name: str) -> str:
+def _figure_of(name: str) -> str:
     """Return a page's figure, for a lab its chapter's, else the first page's, or nothing in a book without any."""
     of_chapter = _figures.get(chapter_of(name), "") if name.startswith("lab-") else ""
     return _figures.get(name) or of_chapter or _figures.get("index", "")
@@ -79,13 +79,13 @@ def card(title: str, figure: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" fill="#1d2429" color="#1d2429">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fffefb"/><rect width="{WIDTH}" height="12" fill="#0a6187"/>'
         f'<text x="70" y="72" font-size="26" fill="#4d5860">mini_kv: the KV cache, drawn by an engine</text>{words}'
-        f"{placed(figure, 70, top, WIDTH - 140, HEIGHT - top - 40)}</svg>"
+        f"{_placed(figure, 70, top, WIDTH - 140, HEIGHT - top - 40)}</svg>"
     )
 
 
-def placed(figure: str, x: int, y: int, width: int, height: int) -> str:
+def _placed(figure: str, x: int, y: int, width: int, height: int) -> str:
     """Return a figure inside a box, on its left and at its top, its own proportions kept."""
-    view = VIEW.search(figure)
+    view = _VIEW.search(figure)
     if view is None:
         return ""
     scale = min(width / float(view[3]), height / float(view[4]))
@@ -94,7 +94,7 @@ def placed(figure: str, x: int, y: int, width: int, height: int) -> str:
     return figure.replace("<svg", f'<svg{of} {size} overflow="visible"', 1)
 
 
-def kept_png(svg: str) -> bytes:
+def _kept_png(svg: str) -> bytes:
     """Return a picture's pixels, from an earlier build if nothing has changed."""
     return base64.b64decode(kept()(["card", svg], lambda: base64.b64encode(png(svg)).decode()))
 

@@ -15,11 +15,11 @@ from mini_kv import __version__
 from mini_kv.course.labkit.course_settings import FILE, Course, load_course
 from mini_kv_book.places import ROOT, repository_url
 
-CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "book/mkdocs.yml", "notebooks")
+_CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "book/mkdocs.yml", "notebooks")
 """Files and folders that contain the address."""
-READ = {".md", ".toml", ".yml", ".ipynb", ".txt"}
+_READ = {".md", ".toml", ".yml", ".ipynb", ".txt"}
 CONFIG = ROOT / "book" / "mkdocs.yml"
-SITE = re.compile(r"(<!-- site -->\n).*?(?=<!-- end of site -->)", re.DOTALL)
+_SITE = re.compile(r"(<!-- site -->\n).*?(?=<!-- end of site -->)", re.DOTALL)
 """The lines of the README that say where the book is."""
 
 
@@ -36,13 +36,13 @@ def on_config(config: Any) -> None:
         config.site_url = new.site_url
     if new.has_address:
         config.repo_url, config.repo_name = new.address, "Repository"
-        config.extra |= {"new_issue": new_issue(new.address), "engine": __version__}
+        config.extra |= {"new_issue": _new_issue(new.address), "engine": __version__}
 
 
-def new_issue(address: str) -> str:
+def _new_issue(address: str) -> str:
     """Return the address of a new issue's form, up to its fields: a page adds a title, and after it a text.
 
-    >>> new_issue("https://github.com/a/kv")
+    >>> _new_issue("https://github.com/a/kv")
     'https://github.com/a/kv/issues/new?body={body}&title={title}'
     """
     if "gitlab" in address:
@@ -71,7 +71,7 @@ def addressed(text: str, old: str, new: Course) -> str:
     old_folder, new_folder = old_name.rpartition("/")[2], new_name.rpartition("/")[2]
     cloned = rf"(git clone .*{re.escape(after)}\n%?cd ){re.escape(old_folder)}(?=\n)"
     text = re.sub(cloned, lambda found: found[1] + new_folder, text)
-    text = SITE.sub(lambda found: found[1] + where_the_book_is(new), text)
+    text = _SITE.sub(lambda found: found[1] + where_the_book_is(new), text)
     text = text.replace(
         f"colab.research.google.com/github/{old_name}/", f"colab.research.google.com/github/{new_name}/"
     )
@@ -117,10 +117,12 @@ def published_at() -> str:
     return str(found)
 
 
-def carriers() -> list[Path]:
+def _carriers() -> list[Path]:
     """Return the files that may contain the address."""
-    found = [ROOT / name for name in CARRIERS]
-    return sorted(path for top in found for path in ([top] if top.is_file() else top.rglob("*")) if path.suffix in READ)
+    found = [ROOT / name for name in _CARRIERS]
+    return sorted(
+        path for top in found for path in ([top] if top.is_file() else top.rglob("*")) if path.suffix in _READ
+    )
 
 
 def write() -> int:
@@ -131,7 +133,7 @@ def write() -> int:
     new, old, old_site = course(), repository_url(), published_at()
     last = ROOT / "pyproject.toml"
     count = 0
-    for path in [*(path for path in carriers() if path != last), last]:
+    for path in [*(path for path in _carriers() if path != last), last]:
         text = path.read_text(encoding="utf-8")
         changed = addressed(text, old, new).replace(old_site, new.site_url)
         if path == CONFIG:

@@ -46,11 +46,10 @@ from mini_kv_book.assets import plan_page
 from mini_kv_book.assets.play_page import BOXES, MODELS, problem
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.curriculum import chapter_of, title_of
-from mini_kv_book.fence_cache import result_of
 from mini_kv_book.fences import code, fence, run_and_show
 from mini_kv_book.lab_layout import CHALLENGE, next_of, starter_of, variant
-from mini_kv_book.links import link_to
-from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, said
+from mini_kv_book.outputs import result_of
+from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, link_to, said
 from mini_kv_book.runs import FenceError, Section, claims_in, run_planes, section_of
 
 ASSETS = Path(__file__).with_name("assets")
@@ -75,18 +74,18 @@ def runs_here(needs: str, size: int | None) -> bool:
 
 def element(tag: str, about: object, inside: str, marks: str = "") -> str:
     """Return a custom element: its attributes, its data, and what is seen without a script."""
-    data = f'<script type="application/json">{inert(about)}</script>' if about is not None else ""
+    data = f'<script type="application/json">{_inert(about)}</script>' if about is not None else ""
     return f"<div><{tag}{marks}>{data}{inside}</{tag}></div>"
 
 
-def with_python(tag: str, about: dict[str, Any], inside: str, size: int | None, marks: str = "") -> str:
+def _with_python(tag: str, about: dict[str, Any], inside: str, size: int | None, marks: str = "") -> str:
     """Return an element that needs `size` MB of Python. Without it, it has no data: the page cannot run it."""
     if size is None:
         return element(tag, None, inside, marks)
     return element(tag, about, inside, f"{marks} python")
 
 
-def inert(data: object) -> str:
+def _inert(data: object) -> str:
     """Return JSON in which no character can end or open an element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -111,7 +110,7 @@ def _empty(name: str, body: str) -> None:
 
 # Labs -----------------------------------------------------------------------------------------------------------------
 
-HOME = "On your own machine: edit {0} in an editor that you know, and run {1}. This is the starter:"
+_HOME = "On your own machine: edit {0} in an editor that you know, and run {1}. This is the starter:"
 
 
 @fence
@@ -135,13 +134,13 @@ def lab(name: str, size: int | None, lang: str = "en") -> str:
         "hints": {one["name"]: {"levels": one["hints"]} for one in toml["function"]},
         "questions": toml["prediction"],
         "megabytes": size,
-        "on": ways_on(name),
+        "on": _ways_on(name),
     }
     if lang != "en":
         about |= _in_chinese(name, about)
-    home = said(lang, HOME).format(f"<code>labs/{name}/starter.py</code>", f"<code>make {name}</code>")
+    home = said(lang, _HOME).format(f"<code>labs/{name}/starter.py</code>", f"<code>make {name}</code>")
     inside = f"<p>{home}</p>{code(starter, 'python')}"
-    return with_python("kv-lab", about, inside, size if runs_here(toml["needs"], size) else None, f' lab="{name}"')
+    return _with_python("kv-lab", about, inside, size if runs_here(toml["needs"], size) else None, f' lab="{name}"')
 
 
 def _in_chinese(name: str, about: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def _in_chinese(name: str, about: dict[str, Any]) -> dict[str, Any]:
     return {"lang": "zh", "words": words, "questions": translated, "hints": told["hints"], "on": told["on"]}
 
 
-def ways_on(name: str) -> list[list[str]]:
+def _ways_on(name: str) -> list[list[str]]:
     """Return the next pages after a passed lab: kind, title and link, from the lab's page."""
     chapter, follows = chapter_of(name), next_of(name, ROOT / "labs")
     ways = [["The chapter", title_of(chapter), f"../../chapters/{chapter}/"], ["At home", f"make {name}", "#run"]]
@@ -220,7 +219,7 @@ def _puzzle(puzzle: Puzzle, size: int | None) -> str:
         f"<p>The calls: {calls}. Play it in a terminal:</p>{code(f'mini-kv puzzle {puzzle.name}', 'text')}"
         f'<p class="kv-ways" slot="ways">{_next_puzzle(puzzle.name)}</p>'
     )
-    return with_python("kv-puzzle", about, inside, size, f' name="{puzzle.name}"')
+    return _with_python("kv-puzzle", about, inside, size, f' name="{puzzle.name}"')
 
 
 def _next_puzzle(name: str) -> str:
@@ -286,7 +285,7 @@ def plan(cases: Cases, size: int | None) -> str:
     fit, why = first["plan"], first["why"]
     told = " ".join([fit["fits"], *why["said"], why["verdict"]])
     commands = code("\n".join([fit["command"], why["command"]]), "text")
-    return with_python("kv-plan", about, f"<p>{escape(told)}</p>{commands}", size)
+    return _with_python("kv-plan", about, f"<p>{escape(told)}</p>{commands}", size)
 
 
 @fence
@@ -310,7 +309,7 @@ def play(cases: Cases, size: int | None) -> str:
     }
     texts = "".join(f"<p>{escape(text)}</p>" for name, text in cases[0][0].items() if name in BOXES)
     told = "<p>These texts run in the page if it has scripts. In a terminal, the same model answers your browser:</p>"
-    return with_python("kv-play", about, f"{texts}{told}{code('mini-kv serve', 'text')}", size)
+    return _with_python("kv-play", about, f"{texts}{told}{code('mini-kv serve', 'text')}", size)
 
 
 # One run on two data planes -------------------------------------------------------------------------------------------
@@ -398,7 +397,7 @@ def finale(size: int | None) -> str:
     ]
     told = "<p>In a terminal, with the parts that you have written:</p>"
     about = {"megabytes": size, "labs": labs}
-    return with_python("kv-finale", about, told + code("mini-kv finale --labs starter", "text"), size)
+    return _with_python("kv-finale", about, told + code("mini-kv finale --labs starter", "text"), size)
 
 
 @fence
@@ -420,7 +419,7 @@ def challenge(size: int | None) -> str:
     about = {"megabytes": size, "rows": rows, "empty": {"python": python, "javascript": javascript}}
     told = "<p>Save the empty file as <code>answer.py</code>. In a terminal the board plays it:</p>"
     command = code("mini-kv verify --challenge answer.py", "text")
-    return with_python("kv-challenge", about, f"{told}{command}{code(python, 'python')}", size)
+    return _with_python("kv-challenge", about, f"{told}{command}{code(python, 'python')}", size)
 
 
 @fence
@@ -433,4 +432,4 @@ def kv_session(body: str, _md: Any) -> str:
 def session(size: int | None) -> str:
     """Return `<kv-session>`. Without `size` the page cannot read a file."""
     told = "<p>In a terminal, with a file of your own or the example:</p>"
-    return with_python("kv-session", {"megabytes": size}, told + code("mini-kv session example", "text"), size)
+    return _with_python("kv-session", {"megabytes": size}, told + code("mini-kv session example", "text"), size)

@@ -8,6 +8,7 @@ import posixpath
 import re
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import griffe
@@ -26,22 +27,33 @@ from mini_kv_book.curriculum import Lab, chapter, lab, labs_after, notebook_titl
 from mini_kv_book.elements import ASSETS, SCRIPTS, megabytes, runs_here
 from mini_kv_book.generate import publish, write_pages
 from mini_kv_book.lab_layout import CHALLENGE, arranged, nothing_to_install, section, variant, with_contract
-from mini_kv_book.links import RepositoryLinks
-from mini_kv_book.places import DOCS, ROOT, anchor_of, chinese_edition, language_of, page_of, said, where
+from mini_kv_book.places import (
+    DOCS,
+    DOCS_PREFIX,
+    ROOT,
+    anchor_of,
+    chinese_edition,
+    language_of,
+    link_to,
+    page_about,
+    page_of,
+    said,
+    where,
+)
 from mini_kv_book.source_text import with_drawings
 from mini_kv_book.tables import Tables
 
 _CHILDREN = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3}
-DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
-BADGES = {
+_DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
+_BADGES = {
     "CPU-OK": "runs without a GPU, though you might expect that it needs one",
     "PyTorch": "needs PyTorch; its build for CPUs is enough",
     "Triton": "needs Triton, on Linux",
     "GPU": "needs a GPU",
 }
 """The possible requirements of a page. Most pages and labs need only Python, which has no badge."""
-IN_VLLM = re.compile(r"^## (Where (?:vLLM does|mini_kv and vLLM do) it)$", re.MULTILINE)
-TOLD = re.compile(r"\d+ minutes, difficulty \d of 5[.,]\s+(\w)")
+_IN_VLLM = re.compile(r"^## (Where (?:vLLM does|mini_kv and vLLM do) it)$", re.MULTILINE)
+_TOLD = re.compile(r"\d+ minutes, difficulty \d of 5[.,]\s+(\w)")
 """The beginning of a lab's README, for GitHub. On the page the strip replaces it."""
 
 Links = list[tuple[str, str]]
@@ -62,13 +74,13 @@ class Directives(Preprocessor):
         self.md.kv_included = []
         out: list[str] = []
         for line in lines:
-            found = DIRECTIVE.fullmatch(line.strip())
+            found = _DIRECTIVE.fullmatch(line.strip())
             if found is None:
                 out.append(line)
             elif found[1] == "include":
                 out += self.included(found[2], line)
             elif os.environ.get("MINI_KV_BOOK") == "instructor":
-                out += for_instructors(found[2])
+                out += _for_instructors(found[2])
         return out
 
     def included(self, name: str, line: str) -> list[str]:
@@ -90,19 +102,19 @@ class Directives(Preprocessor):
         return arranged(lines, path.parent.name, "Solve it on your machine", is_second)
 
 
-def for_instructors(lab: str) -> list[str]:
+def _for_instructors(lab: str) -> list[str]:
     """Return a lab's solution and notes, each behind a fold."""
     folder = ROOT / "solutions" / lab
     solution = (folder / "solution.py").read_text(encoding="utf-8")
     _, *notes = (folder / "NOTES.md").read_text(encoding="utf-8").splitlines()
     return [
         *["", "## For the instructor", ""],
-        *['??? note "Notes"', *indented(notes), ""],
-        *['??? note "The solution"', *indented(["```python", *solution.splitlines(), "```"]), ""],
+        *['??? note "Notes"', *_indented(notes), ""],
+        *['??? note "The solution"', *_indented(["```python", *solution.splitlines(), "```"]), ""],
     ]
 
 
-def indented(lines: list[str]) -> list[str]:
+def _indented(lines: list[str]) -> list[str]:
     """Return the lines as the inside of a fold."""
     return ["    " + line if line else "" for line in lines]
 
@@ -149,6 +161,37 @@ def _title_of(page: str) -> str:
     return found[1] if found else page
 
 
+class RepositoryLinks(Treeprocessor):
+    """Rewrites the relative links of a page out of docs, and those of an included README."""
+
+    def run(self, root: ElementTree.Element) -> None:
+        """Rewrite each link in place."""
+        page = page_of(self.md)
+        if page is None:
+            return
+        included = getattr(self.md, "kv_included", [])
+        base = included[0].parent.relative_to(ROOT).as_posix() if included else posixpath.dirname(DOCS_PREFIX + page)
+        for element in root.iter():
+            key = {"a": "href", "img": "src"}.get(element.tag)
+            if key and (link := element.get(key)):
+                element.set(key, self.rewritten(link, base, page))
+
+    def rewritten(self, link: str, base: str, page: str) -> str:
+        """Return the link for MkDocs: relative to the page, or an address."""
+        parts = urlsplit(link)
+        target = posixpath.normpath(posixpath.join(base, parts.path))
+        outside = not target.startswith(DOCS_PREFIX)
+        if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
+            return link
+        if outside and not (ROOT / target).exists():
+            raise BuildError(f"{where(self.md, link)}: the link {link!r} leads to {target}, which does not exist")
+        about = page_about(target)
+        if about is None:
+            return link_to(self.md, target)
+        anchor = f"#{parts.fragment}" if parts.fragment else ""
+        return posixpath.relpath(about, posixpath.dirname(page) or ".") + anchor
+
+
 # The strip below the title of a chapter or lab ------------------------------------------------------------------------
 
 
@@ -165,8 +208,8 @@ class Strip(Treeprocessor):
             return
         heading = next(number for number, element in enumerate(root) if element.tag == "h1")
         if folder == "labs":
-            shorten(next(p for p in root.iter("p") if TOLD.match(p.text or "")))
-        items = of_chapter(name) if folder == "chapters" else of_lab(lab(name))
+            _shorten(next(p for p in root.iter("p") if _TOLD.match(p.text or "")))
+        items = _of_chapter(name) if folder == "chapters" else _of_lab(lab(name))
         # the search leaves it out: a chapter would be found by the names of its labs
         strip = ElementTree.Element("ul", {"class": "kv-strip", "data-search-exclude": ""})
         strip.extend(self.item(*each) for each in items)
@@ -175,7 +218,7 @@ class Strip(Treeprocessor):
     def item(self, words: str, links: Links) -> ElementTree.Element:
         """Return an item of the list: a badge, or words and links."""
         item = ElementTree.Element("li")
-        if words in BADGES:
+        if words in _BADGES:
             item.append(badge(words))
             return item
         item.text = f"{words} " if words and links else words
@@ -196,43 +239,43 @@ class Strip(Treeprocessor):
 
 def badge(name: str) -> ElementTree.Element:
     """Return the HTML of `[CPU-OK]` and the other badges."""
-    element = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[name]})
+    element = ElementTree.Element("span", {"class": "kv-badge", "title": _BADGES[name]})
     element.text = name
     return element
 
 
-def shorten(paragraph: ElementTree.Element) -> None:
+def _shorten(paragraph: ElementTree.Element) -> None:
     """Remove the strip's data from a README's first paragraph, and mark the paragraph."""
-    paragraph.text = TOLD.sub(lambda found: found[1].upper(), paragraph.text or "", count=1)
+    paragraph.text = _TOLD.sub(lambda found: found[1].upper(), paragraph.text or "", count=1)
     paragraph.set("class", "kv-needs")
 
 
-def of_chapter(name: str) -> list[tuple[str, Links]]:
+def _of_chapter(name: str) -> list[tuple[str, Links]]:
     """Return the items of a chapter's strip, each with its links."""
     about = chapter(name)
     return [
         (f"{about.minutes} minutes", []),
         *((need, []) for need in about.needs),
-        *with_links("", [(name, f"labs/{name}/README.md") for name in labs_after(name)]),
+        *_with_links("", [(name, f"labs/{name}/README.md") for name in labs_after(name)]),
         *notebooks(name),
-        *in_vllm(name, ""),
-        *with_links("After", [page_about(other) for other in about.after]),
+        *_in_vllm(name, ""),
+        *_with_links("After", [_chapter_link(other) for other in about.after]),
     ]
 
 
-def of_lab(about: Lab) -> list[tuple[str, Links]]:
+def _of_lab(about: Lab) -> list[tuple[str, Links]]:
     """Return the items of a lab's strip, each with its links."""
     return [
         (f"{about.minutes} minutes", []),
         (f"Difficulty {about.difficulty} of 5", []),
         *((need, []) for need in about.needs),
-        ("Chapter", [page_about(about.chapter)]),
+        ("Chapter", [_chapter_link(about.chapter)]),
         *notebooks(about.chapter),
-        *in_vllm(about.chapter, chapter_file(about.chapter)),
+        *_in_vllm(about.chapter, _chapter_file(about.chapter)),
     ]
 
 
-def with_links(words: str, links: Links) -> list[tuple[str, Links]]:
+def _with_links(words: str, links: Links) -> list[tuple[str, Links]]:
     """Return an item, or nothing without links."""
     return [(words, links)] if links else []
 
@@ -240,21 +283,21 @@ def with_links(words: str, links: Links) -> list[tuple[str, Links]]:
 def notebooks(name: str) -> list[tuple[str, Links]]:
     """Return the item of the notebooks that a chapter leads to."""
     links = [(notebook_title(each), f"notebooks/{each}.ipynb") for each in notebooks_after(name)]
-    return with_links("Notebook" if len(links) == 1 else "Notebooks", links)
+    return _with_links("Notebook" if len(links) == 1 else "Notebooks", links)
 
 
-def in_vllm(name: str, page: str) -> list[tuple[str, Links]]:
+def _in_vllm(name: str, page: str) -> list[tuple[str, Links]]:
     """Return the item that leads to a chapter's section on vLLM, from another page if `page` is its file."""
-    found = IN_VLLM.search(text_of(name))
+    found = _IN_VLLM.search(text_of(name))
     return [("", [("Where vLLM does it", f"{page}#{anchor_of(found[1])}")])] if found else []
 
 
-def page_about(name: str) -> tuple[str, str]:
+def _chapter_link(name: str) -> tuple[str, str]:
     """Return a chapter's title and file."""
-    return title_of(name), chapter_file(name)
+    return title_of(name), _chapter_file(name)
 
 
-def chapter_file(name: str) -> str:
+def _chapter_file(name: str) -> str:
     """Return the path of a chapter's file in the repository."""
     return f"book/docs/chapters/{name}.md"
 
@@ -313,7 +356,7 @@ class BookExtension(Extension):
             publish((ASSETS / name).read_text(encoding="utf-8"), DOCS / "assets" / name)
         md.preprocessors.register(Tables(md), "kv_tables", 30)  # before fences, 25, and directives
         md.preprocessors.register(Directives(md), "kv_directives", 29)
-        written = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
+        written = rf"`?\[({'|'.join(_BADGES)})\]`?(?![\[(:])"
         md.inlinePatterns.register(Badge(written, md), "kv_badge", 195)  # before code, 190
         md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20
         md.treeprocessors.register(SectionLinks(md), "kv_section_links", 4)  # after toc, 5

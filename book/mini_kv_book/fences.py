@@ -1,6 +1,6 @@
 """The fences of the chapters. A fence that fails stops the build, with file and line.
 
-Without PyTorch a page shows the stored results of its fences (`fence_cache`). A fence without one is shown as code,
+Without PyTorch a page shows the stored results of its fences (`outputs`). A fence without one is shown as code,
 with a warning.
 
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
@@ -39,9 +39,8 @@ from mini_kv.course.lessons.instrument import STYLE
 from mini_kv.story.figure import beside, fragment, story_data
 from mini_kv.story.scenario import ScenarioError, load_scenario
 from mini_kv.story.still import svg
-from mini_kv_book.fence_cache import Cells, kept, result_of, uses_stored
-from mini_kv_book.links import link_to
-from mini_kv_book.places import language_of, said, where
+from mini_kv_book.outputs import Cells, kept, result_of, uses_stored
+from mini_kv_book.places import language_of, link_to, said, where
 from mini_kv_book.runs import (
     PREDICT,
     FenceError,
@@ -58,7 +57,7 @@ _log = logging.getLogger("mini_kv_book")  # no child of MkDocs' logger, whose wa
 _TO_BE_MADE = '<p class="admonition-title">Its output is made by <code>make book-whole</code></p>'
 
 
-class BuildStopped(SuperFencesException, BuildError):
+class _BuildStopped(SuperFencesException, BuildError):
     """The only exception that superfences does not catch, and that MkDocs reports without a traceback."""
 
 
@@ -80,7 +79,7 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
                 )
                 return f'<div class="admonition note">{_TO_BE_MADE}{code(source, "python")}</div>'
             known = isinstance(error, FenceError | ScenarioError)
-            raise BuildStopped(f"{place}: {show.__name__}: {error if known else repr(error)}") from error
+            raise _BuildStopped(f"{place}: {show.__name__}: {error if known else repr(error)}") from error
 
     return formatter
 

@@ -22,16 +22,36 @@ PACKAGES = ("core", "story", "attention", "engine", "course/lessons", "dev/train
 CONFIG = ROOT / "book" / "mkdocs.yml"
 LIST_OF_LABS = ROOT / "labs" / "README.md"
 PARTS = {
-    "Why": ("01", "02"),
-    "Blocks": ("03", "04", "05"),
-    "Sharing": ("06", "07", "08", "09", "18", "25"),
-    "Scheduling": ("13", "14"),
-    "Attention": ("10", "11", "12", "15", "24", "16"),
-    "Serving": ("17", "19", "21", "22", "23"),
-    "Reading vLLM": ("20",),
-    "All together": ("26",),
+    "Why": ("why-a-cache", "how-big-is-a-token"),
+    "Blocks": ("blocks-instead-of-rows", "the-free-queue", "reference-counts"),
+    "Sharing": (
+        "a-name-for-a-prefix",
+        "share-free-revive-evict",
+        "slots-for-the-next-token",
+        "hits-evictions-policies",
+        "who-should-go",
+        "agents",
+    ),
+    "Scheduling": ("who-runs-next", "windows-and-groups"),
+    "Attention": (
+        "from-table-to-slot",
+        "attention-over-blocks",
+        "the-kernel",
+        "from-prompt-to-text",
+        "control-plane-data-plane",
+        "what-a-cache-buys",
+    ),
+    "Serving": (
+        "why-batches-matter",
+        "a-second-home",
+        "served",
+        "when-the-cache-misbehaves",
+        "five-bugs-that-were-real",
+    ),
+    "Reading vLLM": ("reading-vllm",),
+    "All together": ("rush-hour",),
 }
-"""The parts of the book, in the order of reading. A chapter's file and address keep their first number."""
+"""The parts of the book and the files of their chapters, in the order of reading."""
 
 
 def modules() -> list[str]:
@@ -48,10 +68,10 @@ def labs() -> list[str]:
 
 def chapters() -> dict[str, dict[str, str]]:
     """Return each part's chapters, file to title, in the order of reading. Raises `ValueError` if one has no part."""
-    files = {path.name[:2]: path for path in (DOCS / "chapters").glob("[0-9][0-9]-*.md")}
-    if sorted(files) != sorted(number for numbers in PARTS.values() for number in numbers):
+    files = {path.stem: path for path in (DOCS / "chapters").glob("*.md") if path.stem != "index"}
+    if sorted(files) != sorted(name for names in PARTS.values() for name in names):
         raise ValueError(f"PARTS and the files in docs/chapters are not the same chapters: {sorted(files)}")
-    return {part: {files[n].name: title_of(files[n]) for n in numbers} for part, numbers in PARTS.items()}
+    return {part: {files[name].name: title_of(files[name]) for name in names} for part, names in PARTS.items()}
 
 
 def title_of(path: Path) -> str:
@@ -62,7 +82,7 @@ def title_of(path: Path) -> str:
     return heading[1]
 
 
-def lab_page(lab: str) -> str:
+def _lab_page(lab: str) -> str:
     """Return the page of a lab, as wide as the screen: README with the lab in it, then the instructor's part."""
     about = load_lab(ROOT / "labs" / lab)
     status = "status: triton\n" if about.needs == "K" else ""
@@ -73,7 +93,7 @@ def lab_page(lab: str) -> str:
     )
 
 
-MOVED = """<!doctype html>
+_MOVED = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'">
@@ -115,13 +135,13 @@ def pages() -> dict[str, str]:
     """Return every generated page, by its path below docs."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
     api = {f"api/{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
-    return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
+    return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": _lab_page(lab) for lab in labs()}
 
 
-def moved_pages() -> dict[str, str]:
+def _moved_pages() -> dict[str, str]:
     """Return the pages at the former addresses of second parts, by their paths below docs."""
     labs = [lab for lab in all_labs(ROOT) if lab.second_part]
-    return {f"labs/{lab.second_part}/index.html": MOVED.format(first=lab.lab_id) for lab in labs}
+    return {f"labs/{lab.second_part}/index.html": _MOVED.format(first=lab.lab_id) for lab in labs}
 
 
 def navigation() -> dict[str, list[str]]:
@@ -189,7 +209,7 @@ def write_pages(docs: Path = DOCS) -> None:
     wanted = {docs / name: text for name, text in pages().items()}
     for path in {*docs.glob("api/mini_kv.*.md"), *docs.glob("labs/*.md")} - {*wanted}:
         path.unlink()
-    for path, text in (wanted | {docs / name: text for name, text in moved_pages().items()}).items():
+    for path, text in (wanted | {docs / name: text for name, text in _moved_pages().items()}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish(text, path)
 

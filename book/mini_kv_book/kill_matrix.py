@@ -68,7 +68,7 @@ def section(lab: Lab, kills: dict[str, Kill]) -> str:
     in_order = sorted(every, key=lab.tests().index)
     table = [f"| {sentence(test)} | {every[test]} | {first[test]} | {alone[test]} |" for test in in_order]
     beliefs = [
-        f"    | {plain(kill['idea'])} | {sentence(kill['caught_by'][0])} | {len(kill['caught_by'])} |"
+        f"    | {_plain(kill['idea'])} | {sentence(kill['caught_by'][0])} | {len(kill['caught_by'])} |"
         for kill in learners
     ]
     return "\n".join(
@@ -90,7 +90,7 @@ def section(lab: Lab, kills: dict[str, Kill]) -> str:
     )
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """Return the text so that Markdown leaves it alone inside a table."""
     return re.sub(r"([*_|<])", r"\\\1", text)
 

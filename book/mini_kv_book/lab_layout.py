@@ -14,9 +14,9 @@ from mini_kv_book.places import ROOT, anchor_of
 
 CHALLENGE = "lab-17"
 """The lab whose contract is that of the class."""
-SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
+_SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
 """Sections beside the editor, below the contract."""
-NEEDS = re.compile(r"Needs\s+Python\s+and\s+pytest,\s+no\s+GPU,\s+no\s+PyTorch\.")
+_NEEDS = re.compile(r"Needs\s+Python\s+and\s+pytest,\s+no\s+GPU,\s+no\s+PyTorch\.")
 """The sentence in a README with the requirements of a lab that a page can run."""
 
 
@@ -29,14 +29,14 @@ def arranged(lines: list[str], lab: str, solve: str, is_second: bool = False) ->
         solve: text of the link to the editor at the top of the page.
         is_second: whether it is the part 2 of the lab above it on the page.
     """
-    sections = sections_of(lines)
+    sections = _sections_of(lines)
     heading, *opening = sections.pop("")
     code = "part-2-code" if is_second else "run-it-here"
     if is_second:  # the anchors are the first part's
         heading = f"#{heading} {{ #part-2 }}"
         for title, of in sections.items():
             of[0] += f" {{ #part-2-{anchor_of(title)} }}"
-    spec = [title for title in sections if title in SPECIFICATION]
+    spec = [title for title in sections if title in _SPECIFICATION]
     rest = [title for title in sections if title not in spec]
     return [
         *[heading, "", f"[{solve}](#{code}){{ .kv-solve }}", ""],
@@ -55,7 +55,7 @@ def nothing_to_install(lines: list[str]) -> list[str]:
     >>> nothing_to_install(["45 minutes, difficulty 2 of 5. Needs Python and", "pytest, no GPU, no PyTorch. No more."])
     ['45 minutes, difficulty 2 of 5. Nothing to install here. To run it at home: Python and pytest. No more.']
     """
-    return NEEDS.sub("Nothing to install here. To run it at home: Python and pytest.", "\n".join(lines)).split("\n")
+    return _NEEDS.sub("Nothing to install here. To run it at home: Python and pytest.", "\n".join(lines)).split("\n")
 
 
 def _below(titles: list[str], part: str) -> str:
@@ -67,7 +67,7 @@ def _below(titles: list[str], part: str) -> str:
 def contract(lab: str) -> list[str]:
     """Return one sentence on the effect of each function of the lab, and the first example of a function."""
     functions = tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))["function"]
-    told = docstrings_of(starter_of(lab))
+    told = _docstrings_of(starter_of(lab))
     paragraphs = [[" ".join(part.split()) for part in told[one["name"]].split("\n\n")] for one in functions]
     lines = [f"- `{one['signature']}`<br>{first}" for one, (first, *_) in zip(functions, paragraphs, strict=True)]
     examples = [part for parts in paragraphs for part in parts if part.startswith("Example")]
@@ -79,10 +79,10 @@ def starter_of(lab: str) -> str:
     return load_lab(ROOT / "labs" / lab).pristine_starter.read_text(encoding="utf-8")
 
 
-def docstrings_of(source: str) -> dict[str, str]:
+def _docstrings_of(source: str) -> dict[str, str]:
     r"""Return the docstrings of functions and methods, by their dotted names.
 
-    >>> docstrings_of('def f():\n    "A."\nclass C:\n    def m(self):\n        "B."')
+    >>> _docstrings_of('def f():\n    "A."\nclass C:\n    def m(self):\n        "B."')
     {'f': 'A.', 'C.m': 'B.'}
     """
     found: dict[str, str] = {}
@@ -94,10 +94,10 @@ def docstrings_of(source: str) -> dict[str, str]:
     return found
 
 
-def sections_of(lines: list[str]) -> dict[str, list[str]]:
+def _sections_of(lines: list[str]) -> dict[str, list[str]]:
     r"""Return the lines of each second-level section, by heading. Lines before the first have an empty heading.
 
-    >>> sections_of(["# A", "", "## B", "```", "## no heading", "```", "## C"])
+    >>> _sections_of(["# A", "", "## B", "```", "## no heading", "```", "## C"])
     {'': ['# A', ''], 'B': ['## B', '```', '## no heading', '```'], 'C': ['## C']}
     """
     sections: dict[str, list[str]] = {"": []}

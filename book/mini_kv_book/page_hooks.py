@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
-NO_WORDS = re.compile(r".{,40}$|On your own machine")  # a row of badges; how a lab is solved
-TAG = re.compile(r"<[^>]+>")
+_PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
+_NO_WORDS = re.compile(r".{,40}$|On your own machine")  # a row of badges; how a lab is solved
+_TAG = re.compile(r"<[^>]+>")
 _MAIN = '<div class="md-content"'
 _PLAIN = re.compile(r'<span class="[nw]">([^<]*)</span>')  # names and blanks of listings, in the text's own colour
 _SYMBOLS = re.compile(r'\s*<link rel="stylesheet" href="[^"]*_mkdocstrings\.css">')
@@ -24,10 +24,10 @@ _COMMA = re.compile(r",(?![^(\[]*[)\]])")  # between two selectors, not inside t
 _WORD = re.compile(r"[\w-]+")
 _CLASS = re.compile(r"\.([\w-]+)")
 _COLOUR = re.compile(r"\[data-md-color-\w+=([\w-]+)\]")
-CHARSET = '<meta charset="utf-8">'
-INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_CHARSET = '<meta charset="utf-8">'
+_INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
-POLICY = (
+_POLICY = (
     "default-src 'self'",
     "script-src 'self' 'wasm-unsafe-eval'{hashes}",  # Python in a page is WebAssembly
     "style-src 'self' 'unsafe-inline'",  # drawings place their parts by style
@@ -58,17 +58,17 @@ def first_words(content: str, at_most: int = 200) -> str:
     >>> first_words("<p>CPU-OK</p><p>A <em>block</em> &amp; its hash, until a request needs it</p>", 20)
     'A block & its…'
     """
-    texts = [" ".join(html.unescape(TAG.sub("", found)).split()) for found in PARAGRAPH.findall(content)]
-    text = next((text for text in texts if not NO_WORDS.match(text)), "")
+    texts = [" ".join(html.unescape(_TAG.sub("", found)).split()) for found in _PARAGRAPH.findall(content)]
+    text = next((text for text in texts if not _NO_WORDS.match(text)), "")
     return text if len(text) <= at_most else text[: at_most - 1].rsplit(" ", 1)[0] + "…"
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
     """Return the page in fewer bytes, with its policy for the scripts that are left."""
-    return with_policy(without_indentation(output, is_api=page.file.src_uri.startswith("api/")))
+    return with_policy(_without_indentation(output, is_api=page.file.src_uri.startswith("api/")))
 
 
-def without_indentation(output: str, is_api: bool) -> str:
+def _without_indentation(output: str, is_api: bool) -> str:
     """Return the page without the template's indentation and, outside the engine's pages, without the style of symbols.
 
     Listings keep every character, but lose the marks without a colour.
@@ -131,9 +131,9 @@ def with_policy(page: str) -> str:
     """Return a page that begins with its policy: files of this site, and the scripts that it contains now."""
     if "serve" in _command:
         return page
-    hashes = "".join(f" 'sha256-{fingerprint(script)}'" for script in INLINE.findall(page))
-    content = "; ".join(POLICY).format(hashes=hashes)
-    return page.replace(CHARSET, f'{CHARSET}\n<meta http-equiv="Content-Security-Policy" content="{content}">', 1)
+    hashes = "".join(f" 'sha256-{fingerprint(script)}'" for script in _INLINE.findall(page))
+    content = "; ".join(_POLICY).format(hashes=hashes)
+    return page.replace(_CHARSET, f'{_CHARSET}\n<meta http-equiv="Content-Security-Policy" content="{content}">', 1)
 
 
 def fingerprint(script: str) -> str:

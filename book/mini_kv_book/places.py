@@ -1,13 +1,17 @@
-"""Addresses and paths: the repository, the pages, and the file and line of a fence."""
+"""Addresses and paths: the repository, the pages, links between them, and the file and line of a fence."""
 
+import posixpath
 import re
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mini_kv.course.labkit.lab import all_labs
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "book" / "docs"
+DOCS_PREFIX = "book/docs/"
 
 
 def repository_url() -> str:
@@ -78,3 +82,41 @@ def where(md: Any, body: str, offset: int = 0) -> str:
         if number is not None:
             return f"{path.relative_to(ROOT).as_posix()}:{number + offset}"
     return str(next(iter(_sources_of(md)), "a docstring"))
+
+
+def page_about(path: str) -> str | None:
+    """Return the page, below docs, that is about a file or folder of the repository, or shows it alive.
+
+    >>> page_about("labs/lab-05/README.md"), page_about("mini_kv/core/block_pool.py"), page_about("Makefile")
+    ('labs/lab-05.md', 'api/mini_kv.core.block_pool.md', None)
+    """
+    if path.startswith(DOCS_PREFIX):
+        return path.removeprefix(DOCS_PREFIX)
+    if notebook := re.fullmatch(r"notebooks/([\w-]+)\.ipynb", path):
+        candidate = f"notebooks/{notebook[1]}.html"  # its live export, where this book has it: make book-whole
+    elif path in ("labs", "labs/README.md"):
+        candidate = "labs/index.md"
+    elif lab := re.fullmatch(r"labs/(lab-\d\d(?:-\w+)?)(/README\.md)?", path):
+        candidate = f"labs/{lab[1]}.md"
+    else:
+        candidate = f"api/{re.sub(r'(/__init__)?[.]py$', '', path).replace('/', '.')}.md"
+    return candidate if (DOCS / candidate).is_file() else None
+
+
+@cache
+def _first_parts() -> dict[str, str]:
+    """Return the lab on whose page each second part is."""
+    return {lab.second_part: lab.lab_id for lab in all_labs(ROOT) if lab.second_part}
+
+
+def link_to(md: Any, path: str) -> str:
+    """Return the link from the page to a file or folder of the repository, for a built site."""
+    first = _first_parts().get(posixpath.basename(path.removesuffix("/README.md")))
+    about, page = page_about(f"labs/{first}" if first else path), page_of(md)
+    if first and about and page:  # a place on the page of the first part, which MkDocs checks
+        return posixpath.relpath(about, posixpath.dirname(page) or ".") + "#part-2"
+    if about and page:
+        here = posixpath.dirname(page) if page.endswith("index.md") else page.removesuffix(".md")
+        return posixpath.relpath(about.removesuffix(".md"), here or ".") + "/"
+    kind = "tree" if (ROOT / path).is_dir() else "blob"
+    return f"{repository_url()}/{kind}/main/{path}"

@@ -26,15 +26,15 @@ from mini_kv.tools.traces.league import BELADY
 from mini_kv_book.places import DOCS, ROOT
 
 
-def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table of which all columns but the first are aligned to the right.
+def table(head: Sequence[str], rows: Iterable[Iterable[object]], *, of_words: bool = False) -> str:
+    """Return a table of which all columns but the first are aligned to the right, unless it is one of words.
 
     >>> print(table(["policy", "hits"], [["lru", 3]]))
     | policy | hits |
     |---|---:|
     | lru | 3 |
     """
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    lines = [f"| {' | '.join(head)} |", "|---|" + ("---|" if of_words else "---:|") * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 
@@ -114,21 +114,21 @@ def rows(machine: str, part: str, shape: str) -> list[dict[str, Any]]:
 def generation(machine: str, part: str, shape: str) -> str:
     """Return the table, and below it the source of its figures."""
     columns = COLUMNS[part]
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    cells = []
     for row in rows(machine, part, shape):
         values = [(row.get(key), form) for key, form in columns.values()]
-        cells = ["not tried" if value is None else form.format(value) for value, form in values]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells.append(["not tried" if value is None else form.format(value) for value, form in values])
     found = load(f"generate-{machine}")
     header = found["header"]
     told = f"{header['machine']}; {header['versions']}; {header['method']}"
-    return "\n".join([*lines, "", f"*Recorded on {found['date']} by `{header['command']}`: {told}.*"])
+    source = f"*Recorded on {found['date']} by `{header['command']}`: {told}.*"
+    return f"{table([*columns], cells, of_words=True)}\n\n{source}"
 
 
 # Kernels: what the compiler makes of each without a GPU, and how fast they were on one --------------------------------
 
-COMPILED = ("kernel", "registers", "spills", "shared memory", "programs", "tensor cores", "loads of 16 bytes")
-OTHERS = {
+_COMPILED = ("kernel", "registers", "spills", "shared memory", "programs", "tensor cores", "loads of 16 bytes")
+_OTHERS = {
     "flash": "torch's FlashAttention",
     "cudnn": "cuDNN",
     "flex": "FlexAttention",
@@ -146,7 +146,7 @@ def kernels(capability: str) -> str:
         raise ValueError(f"no kernels are recorded for compute capability {capability}")
     rows = [[name, *_figures([of_version[name] for of_version in recorded])] for name in recorded[0]]
     command = f"python -m mini_kv.tests.attention.compiled --capability {capability}"
-    return f"{table(COMPILED, rows)}\n\n*`{command}`, Triton {' / '.join(versions)}.*"
+    return f"{table(_COMPILED, rows)}\n\n*`{command}`, Triton {' / '.join(versions)}.*"
 
 
 def _figures(facts: list[dict[str, Any]]) -> list[str]:
@@ -166,8 +166,8 @@ def _figures(facts: list[dict[str, Any]]) -> list[str]:
 def kernels_measured(card: str) -> str:
     """Return the measurements on a GPU: our time, and the time of others as a multiple of ours."""
     record = load(f"gpu-{card}")
-    others = [name for name in OTHERS if any(name in row["times_as_fast_as"] for row in record["rows"])]
-    head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *(OTHERS[name] for name in others))
+    others = [name for name in _OTHERS if any(name in row["times_as_fast_as"] for row in record["rows"])]
+    head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *(_OTHERS[name] for name in others))
     rows = []
     for row in record["rows"]:
         ratios = [row["times_as_fast_as"].get(name) for name in others]
@@ -274,8 +274,6 @@ def licences() -> str:
     """Return the packages with their pinned versions, and a link to their licences if this site carries the texts."""
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     versions = dict(re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE))
-    rows = [f"| {name} {versions[name]} | {licence} | {use} |" for name, (licence, use) in WHEELS.items()]
-    lines = ["| package | licence | what it does here |", "|---|---|---|", *rows]
-    if LICENCES.is_file():
-        lines += ["", "All their texts are in [one file](../assets/kv-lab/LICENCES.txt)."]
-    return "\n".join(lines)
+    rows = [(f"{name} {versions[name]}", *about) for name, about in WHEELS.items()]
+    where = "\n\nAll their texts are in [one file](../assets/kv-lab/LICENCES.txt)." if LICENCES.is_file() else ""
+    return table(["package", "licence", "what it does here"], rows, of_words=True) + where

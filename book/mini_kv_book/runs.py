@@ -27,7 +27,7 @@ from mini_kv.story.scenario import load_scenario
 from mini_kv_book.assets.play_page import BOXES, problem
 from mini_kv_book.places import DOCS, ROOT
 
-ERRATA = DOCS / "reference" / "errata.md"
+_ERRATA = DOCS / "reference" / "errata.md"
 _PRINTS = "# prints:"
 PREDICT = "# predict first"
 _CPU_S = 60
@@ -286,10 +286,10 @@ def claims_in(body: str) -> list[Question]:
 def section_of(anchor: str) -> Section:
     """Return a section of the errata. Raises `FenceError` if it does not exist or has no code."""
     section = rf"^### ([^\n]+) \{{ #{re.escape(anchor)} \}}\n(.*?)(?=^###? |\Z)"
-    found = re.search(section, ERRATA.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.search(section, _ERRATA.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     if found is None:
-        raise FenceError(f"{ERRATA.name} has no section #{anchor}")
+        raise FenceError(f"{_ERRATA.name} has no section #{anchor}")
     proofs = re.findall(r"^```kv-python\n(.*?)^```", found[2], re.MULTILINE | re.DOTALL)
     if not proofs:
-        raise FenceError(f"{ERRATA.name}#{anchor} has no code that proves it")
+        raise FenceError(f"{_ERRATA.name}#{anchor} has no code that proves it")
     return Section(found[1], proofs)

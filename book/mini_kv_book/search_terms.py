@@ -16,17 +16,17 @@ from typing import Any
 
 from mini_kv_book.curriculum import GLOSSARY, TERM, glossary, title_of, words
 
-ENTRY = re.compile(TERM.pattern + r"(?:.+\n?(?:    .+\n?)*)", re.MULTILINE)
-HAN = re.compile(r"[\u4e00-\u9fff]+")
-LISTING = re.compile(r"<pre>.*?</pre>", re.DOTALL)
-DRAWN = re.compile(r'<(?:kv-story|kv-planes|svg|figure class="kv-instrument")(?=[ >])')
-TABLE = re.compile(r"<table(?=[ >]).*?</table>", re.DOTALL)
-CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
+_ENTRY = re.compile(TERM.pattern + r"(?:.+\n?(?:    .+\n?)*)", re.MULTILINE)
+_HAN = re.compile(r"[\u4e00-\u9fff]+")
+_LISTING = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+_DRAWN = re.compile(r'<(?:kv-story|kv-planes|svg|figure class="kv-instrument")(?=[ >])')
+_TABLE = re.compile(r"<table(?=[ >]).*?</table>", re.DOTALL)
+_CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 LEFT_OUT = ' data-search-exclude="numbers"'
 """The theme's attribute of an element whose text is not in the index. The theme removes it from the page."""
-MOST_LETTERS = 3
+_MOST_LETTERS = 3
 """Letters of a number's unit in a table."""
-BLANKS = re.compile(r"(?:\s|<p></p>)+")
+_BLANKS = re.compile(r"(?:\s|<p></p>)+")
 MENDED = [
     ("workers/search.*.js", "e=e+s+o.id", 'e=e+s+o.id+","'),
     (
@@ -62,7 +62,7 @@ The theme loads the search's index with every page, and makes lunr's tree of it 
 search is opened, or when an address has words to mark, after `h=`. The worker starts with its first message. On a page
 that was opened as a file it starts at once: the browser refuses it there, and the theme hides the search.
 """
-API_BOOST = 1e-6
+_API_BOOST = 1e-6
 """Weight of a page of the engine in the search. It comes after every page of prose with the same word: such a page has
 the weight 1, and a word in a title counts 1,000 times."""
 
@@ -76,10 +76,10 @@ def on_startup(*, command: str, dirty: bool) -> None:
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Return the glossary with links to the chapters of each word. Return other pages unchanged."""
-    return with_chapters(markdown) if page.file.src_uri == GLOSSARY else markdown
+    return _with_chapters(markdown) if page.file.src_uri == GLOSSARY else markdown
 
 
-def with_chapters(markdown: str) -> str:
+def _with_chapters(markdown: str) -> str:
     """Return a glossary whose definitions link to the chapters that teach their words."""
 
     def entry(found: re.Match[str]) -> str:
@@ -87,7 +87,7 @@ def with_chapters(markdown: str) -> str:
         links = ", ".join(f"[{title_of(name)}](../chapters/{name}.md)" for name in chapters)
         return f"{found[0].rstrip()}\n    Chapter: {links}.\n" if links else found[0]
 
-    return ENTRY.sub(entry, markdown)
+    return _ENTRY.sub(entry, markdown)
 
 
 def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
@@ -103,16 +103,16 @@ def marked(page: str) -> str:
     >>> marked("<table><td>LRU</td><td>the least recently used</td></table>")
     '<table><td>LRU</td><td>the least recently used</td></table>'
     """
-    page = DRAWN.sub(lambda found: found[0] + LEFT_OUT, page)
-    return TABLE.sub(
-        lambda found: found[0].replace("<table", "<table" + LEFT_OUT, 1 if of_numbers(found[0]) else 0), page
+    page = _DRAWN.sub(lambda found: found[0] + LEFT_OUT, page)
+    return _TABLE.sub(
+        lambda found: found[0].replace("<table", "<table" + LEFT_OUT, 1 if _of_numbers(found[0]) else 0), page
     )
 
 
-def of_numbers(table: str) -> bool:
+def _of_numbers(table: str) -> bool:
     """Return whether at least half of a table's cells are numbers, with or without a unit."""
-    cells = [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in CELL.findall(table)]
-    numbers = [cell for cell in cells if re.search(r"\d", cell) and len(re.findall(r"[^\W\d_]", cell)) <= MOST_LETTERS]
+    cells = [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in _CELL.findall(table)]
+    numbers = [cell for cell in cells if re.search(r"\d", cell) and len(re.findall(r"[^\W\d_]", cell)) <= _MOST_LETTERS]
     return 2 * len(numbers) >= len(cells) > 0
 
 
@@ -123,7 +123,7 @@ def on_post_build(*, config: Any) -> None:
         path.write_text(mended(path.read_text(encoding="utf-8"), theirs, ours), encoding="utf-8", newline="\n")
     path = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(path.read_text(encoding="utf-8"))
-    index["docs"] = [indexed(entry) for entry in index["docs"]]
+    index["docs"] = [_indexed(entry) for entry in index["docs"]]
     path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8", newline="\n")
 
 
@@ -136,30 +136,30 @@ def mended(script: str, theirs: str, ours: str) -> str:
     return script.replace(theirs, ours)
 
 
-def indexed(entry: dict[str, Any]) -> dict[str, Any]:
+def _indexed(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an index entry for a section of a page: without listings, a chapter's first one with keywords."""
-    text = BLANKS.sub(" ", LISTING.sub(" ", entry["text"])).strip()
+    text = _BLANKS.sub(" ", _LISTING.sub(" ", entry["text"])).strip()
     place = entry["location"]
     if place.startswith("api/"):
-        return {**entry, "text": first_sentence(text), "boost": API_BOOST}
+        return {**entry, "text": _first_sentence(text), "boost": _API_BOOST}
     those = words().get(place.removeprefix("chapters/").strip("/"))
-    return {**entry, "text": text} | ({"tags": keywords(those)} if those else {})
+    return {**entry, "text": text} | ({"tags": _keywords(those)} if those else {})
 
 
-def first_sentence(text: str) -> str:
+def _first_sentence(text: str) -> str:
     """Return the first paragraph's first sentence.
 
-    >>> first_sentence("<p>A block of <code>x.y</code>. And more.</p> <p>Args:</p>")
+    >>> _first_sentence("<p>A block of <code>x.y</code>. And more.</p> <p>Args:</p>")
     'A block of x.y.'
     """
     paragraph = re.sub("<[^>]+>", "", re.split("</p>", text, maxsplit=1)[0]).strip()
     return re.split(r"(?<=\.)\s", paragraph, maxsplit=1)[0]
 
 
-def keywords(those: list[str]) -> list[str]:
+def _keywords(those: list[str]) -> list[str]:
     """Return a chapter's words in the search's form, those of the glossary with their Chinese word."""
     import jieba
 
     chinese = glossary()
     both = [f"{word} {chinese[word]}" if word in chinese else word for word in those]
-    return [HAN.sub(lambda found: "\u200b".join(jieba.cut(found[0])), word) for word in both]
+    return [_HAN.sub(lambda found: "\u200b".join(jieba.cut(found[0])), word) for word in both]

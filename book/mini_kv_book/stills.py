@@ -28,11 +28,11 @@ from mini_kv.story.story_json import Data
 from mini_kv_book.places import ROOT
 from mini_kv_book.runs import last_value, run_python
 
-STORY = re.compile(r'\bStory\("([\w-]+)"\)')
-SECOND_HOME = re.compile(r"\bStory\(story\((\[.+\]), memory_blocks=(\d+)\)\)")
-RUSH_HOUR = re.compile(r"\bStory\(engines_story\(\)\)")
-CHAIN = re.compile(r'^chain\("(.+)", "(.+)", block_size=(\d+)\)$', re.MULTILINE)
-PATH = re.compile(r' d="[^"]+"')
+_STORY = re.compile(r'\bStory\("([\w-]+)"\)')
+_SECOND_HOME = re.compile(r"\bStory\(story\((\[.+\]), memory_blocks=(\d+)\)\)")
+_RUSH_HOUR = re.compile(r"\bStory\(engines_story\(\)\)")
+_CHAIN = re.compile(r'^chain\("(.+)", "(.+)", block_size=(\d+)\)$', re.MULTILINE)
+_PATH = re.compile(r' d="[^"]+"')
 """A line of a chart, whose places need one digit after the point."""
 KEY_CHARTS = {
     "06-memory-over-time": "Where 399 blocks are",
@@ -47,22 +47,22 @@ KEY_CHARTS = {
 """Text of the cell with a notebook's key chart: the chart's title, or the lever that starts with it."""
 
 Output = dict[str, Any]
-NOTEBOOKS = ROOT / "notebooks"
+_NOTEBOOKS = ROOT / "notebooks"
 
 
 def notebooks() -> dict[Path, str]:
     """Return every notebook with the text that it should have."""
-    return {path: with_stills(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
+    return {path: _with_stills(path) for path in sorted(_NOTEBOOKS.glob("*.ipynb"))}
 
 
-def with_stills(path: Path) -> str:
+def _with_stills(path: Path) -> str:
     """Return a notebook's file with a still below each cell that plays a story, its key chart, and no other output."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in code_cells(notebook):
         source = "".join(cell["source"])
-        if not has_key_chart(path, source):
-            cell["outputs"] = [still_of(data) for data in stories_of(source)[-1:]]
-    return as_file(notebook)
+        if not _has_key_chart(path, source):
+            cell["outputs"] = [_still_of(data) for data in _stories_of(source)[-1:]]
+    return _as_file(notebook)
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
@@ -70,27 +70,27 @@ def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def has_key_chart(path: Path, source: str) -> bool:
+def _has_key_chart(path: Path, source: str) -> bool:
     """Return whether this is the cell whose chart the notebook is stored with."""
     return path.stem in KEY_CHARTS and KEY_CHARTS[path.stem] in source
 
 
-def as_file(notebook: dict[str, Any]) -> str:
+def _as_file(notebook: dict[str, Any]) -> str:
     """Return a notebook's text."""
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def stories_of(source: str) -> list[Data]:
+def _stories_of(source: str) -> list[Data]:
     """Return the stories that a cell plays, in the order of their kinds."""
-    named = [story_data(load_scenario(name)) for name in STORY.findall(source)]
+    named = [story_data(load_scenario(name)) for name in _STORY.findall(source)]
     tiered = [
-        story(ast.literal_eval(prompts), memory_blocks=int(blocks)) for prompts, blocks in SECOND_HOME.findall(source)
+        story(ast.literal_eval(prompts), memory_blocks=int(blocks)) for prompts, blocks in _SECOND_HOME.findall(source)
     ]
-    chained = [chain_data(first, second, int(size)) for first, second, size in CHAIN.findall(source)]
-    return named + tiered + chained + [engines_story() for _ in RUSH_HOUR.findall(source)]
+    chained = [_chain_data(first, second, int(size)) for first, second, size in _CHAIN.findall(source)]
+    return named + tiered + chained + [engines_story() for _ in _RUSH_HOUR.findall(source)]
 
 
-def still_of(data: Data) -> Output:
+def _still_of(data: Data) -> Output:
     """Return the output with a story's key step, in a notebook's format."""
     step = key_step(data)
     label = f"{data['title']}: step {step} of {len(data['steps'])}. Run the cell to step through it."
@@ -108,7 +108,7 @@ def output(picture: str, label: str) -> Output:
     }
 
 
-def chain_data(first: str, second: str, block_size: int) -> Data:
+def _chain_data(first: str, second: str, block_size: int) -> Data:
     """Return the story of two prompts, a token per character. Each card shows the characters of its block."""
     numbers = {character: number for number, character in enumerate(dict.fromkeys(first + second))}
     steps = [
@@ -123,10 +123,10 @@ def chain_data(first: str, second: str, block_size: int) -> Data:
     title = f"\u201c{first}\u201d and \u201c{second}\u201d, in blocks of {block_size} characters"
     num_blocks = 2 + len(first + second) // block_size
     values = {"title": title, "num_blocks": num_blocks + 1, "block_size": block_size, "step": steps}
-    return played_data(scenario := scenario_from("chain", values, numbers), in_whole_blocks(scenario))
+    return played_data(scenario := scenario_from("chain", values, numbers), _in_whole_blocks(scenario))
 
 
-def in_whole_blocks(scenario: Scenario) -> Iterator[Any]:
+def _in_whole_blocks(scenario: Scenario) -> Iterator[Any]:
     """Yield the scenario's steps with each block's characters as one word."""
     for played in ScenarioPlayer(scenario).play():
         words = {block_id: ["".join(characters)] for block_id, characters in (played.words or {}).items()}
@@ -136,32 +136,32 @@ def in_whole_blocks(scenario: Scenario) -> Iterator[Any]:
 # ---- Key charts ------------------------------------------------------------------------------------------------------
 
 
-def with_key_chart(path: Path) -> str:
+def _with_key_chart(path: Path) -> str:
     """Return a notebook's file with its key chart drawn anew, by running its cells up to there."""
     notebook, names = json.loads(path.read_text(encoding="utf-8")), {"__name__": "__main__"}
     for cell in code_cells(notebook)[1:]:  # the first installs what is missing
         source = "".join(cell["source"])
-        if has_key_chart(path, source):
-            cell["outputs"] = [chart_output(last_value(source, names, "_repr_html_", "chart"))]
+        if _has_key_chart(path, source):
+            cell["outputs"] = [_chart_output(last_value(source, names, "_repr_html_", "chart"))]
             break
         run_python(source, names)
-    return as_file(notebook)
+    return _as_file(notebook)
 
 
-def chart_output(shown: Any) -> Output:
+def _chart_output(shown: Any) -> Output:
     """Return the output that shows a chart, or the chart at which a lever starts, in black on white."""
     chart = [*shown.pictures.values()][shown.start] if hasattr(shown, "pictures") else shown
     paper = '<rect width="100%" height="100%" fill="#fff"/>'
     head, body = chart.svg.replace("<svg", '<svg color="#111"', 1).split(">", 1)
-    short = PATH.sub(lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
+    short = _PATH.sub(lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
     return output(f"{head}>{paper}{short}", f"{chart.title}. {chart.sentence}")
 
 
 def main() -> None:
     """Draw the key charts of all notebooks that have one."""
     for name in KEY_CHARTS:
-        path = NOTEBOOKS / f"{name}.ipynb"
-        path.write_text(with_key_chart(path), encoding="utf-8", newline="\n")
+        path = _NOTEBOOKS / f"{name}.ipynb"
+        path.write_text(_with_key_chart(path), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

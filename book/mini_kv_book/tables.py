@@ -16,7 +16,7 @@ from mini_kv.course.verify import deviations
 from mini_kv_book import course, curriculum, elements, generate, kill_matrix, recorded, spine, upgrade, upstream
 from mini_kv_book.places import where
 
-TABLES: dict[str, Callable[..., str]] = {
+_TABLES: dict[str, Callable[..., str]] = {
     "afternoon": curriculum.afternoon_as_markdown,
     "chapters": curriculum.chapters_as_markdown,
     "conformance": recorded.conformance,
@@ -45,15 +45,15 @@ TABLES: dict[str, Callable[..., str]] = {
 }
 """The tables by name. Words after the name are passed on."""
 
-REQUEST = re.compile(r"( *)<!-- table (.+) -->")
+_REQUEST = re.compile(r"( *)<!-- table (.+) -->")
 
 
 def made(request: str) -> str:
     """Return the Markdown of a table, such as `conformance` or `serving memory`. Raises `ValueError` if unknown."""
     name, *arguments = request.split()
-    if name not in TABLES:
-        raise ValueError(f"there is no table {name!r}; there are: {', '.join(TABLES)}")
-    return TABLES[name](*arguments)
+    if name not in _TABLES:
+        raise ValueError(f"there is no table {name!r}; there are: {', '.join(_TABLES)}")
+    return _TABLES[name](*arguments)
 
 
 class Tables(Preprocessor):
@@ -63,7 +63,7 @@ class Tables(Preprocessor):
         """Return the page's lines with every table inserted. An unknown table stops the build, with file and line."""
         out: list[str] = []
         for line in lines:
-            request = REQUEST.fullmatch(line)
+            request = _REQUEST.fullmatch(line)
             try:
                 out += [request[1] + row for row in made(request[2]).split("\n")] if request else [line]
             except (TypeError, ValueError, KeyError) as error:

@@ -3,12 +3,14 @@
     <!-- table upgrade manager -->
 
 Everything is read from `book/data/upstream.json`, which `make upstream VERSION=x` writes, and from the recordings that
-are held. By hand are only the causes: why the calls of some scenarios differ.
+are held. By hand are only the causes in `book/data/upgrade_causes.toml`: why the calls of some scenarios differ.
 """
 
 import json
+import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,18 @@ from mini_kv.course.verify import manager, scheduler
 from mini_kv.course.verify.verdict_report import BY_BLOCK, LABELS
 from mini_kv.dev.recorders.compare_calls import Difference, differences, differing_plans, with_changes
 from mini_kv.dev.recorders.planning import PLANNING
+from mini_kv_book.recorded import table
 
 CHANGES = Path(__file__).parents[1] / "data" / "upstream.json"
+CAUSES = CHANGES.with_name("upgrade_causes.toml")
 RECORDINGS = {"manager": manager.RECORDING, "scheduler": scheduler.RECORDING, "planning": PLANNING}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cause:
-    """Why scenarios differ between two versions."""
+    """Why scenarios differ between two versions: a cause of `book/data/upgrade_causes.toml`."""
 
-    versions: tuple[str, str]
+    versions: list[str]
     part: str
     whom: str
     """For whom it matters."""
@@ -34,67 +38,21 @@ class Cause:
     words: str
     symbol: str
     """Where vLLM's code has changed."""
-    explains: Callable[[Difference], bool]
+    fields: list[str] = field(default_factory=list)
+    setting: str = ""
+    matches: str = ""
+
+    def explains(self, difference: Difference) -> bool:
+        """Return whether exactly these fields differ, or the setting matches."""
+        if self.fields:
+            return list(difference.fields) == self.fields
+        return bool(re.search(self.matches, str(difference.settings.get(self.setting, ""))))
 
 
-FROM_32_TO_33 = ("0.32.0", "0.33.0")
-CAUSES = (
-    Cause(
-        FROM_32_TO_33,
-        "manager",
-        "Tools that read reference counts",
-        "The null block keeps its reference count",
-        "A table of a window, a chunk or a state has the null block where nothing is kept. When 0.32 freed such a "
-        "table, it subtracted a reference from the null block for each of these entries, so the count became "
-        "negative. 0.33 leaves it at 0. Only a tool that reads `ref_cnt` of block 0 sees this.",
-        "BlockPool.free_blocks",
-        lambda difference: {*difference.fields} == {"refs"},
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "scheduler",
-        "Speculative decoding",
-        "A block that accepted drafts fill is cached in the same step",
-        "Accepted drafts may fill a block. 0.32 cached it when the request got its next slots. A request that ended in "
-        "this step never did, so its last full block was not cached. 0.33 caches it as soon as the results are back. A "
-        "follow-up request can hit one more block, and the order of the free queue differs from then on.",
-        "Scheduler.update_from_output",
-        lambda difference: difference.settings.get("num_speculative_tokens", 0) > 0,
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "scheduler",
-        "The policy `priority`",
-        "A request that preempts itself does not end the step",
-        "With the policy `priority`, the running request of the lowest priority gives way, even if it is the one "
-        "that needs a block. 0.32 then planned nothing more in this step. 0.33 goes on with the requests after it. "
-        "They are more urgent, and blocks were just freed.",
-        "Scheduler.schedule",
-        lambda difference: difference.settings.get("policy") == "priority",
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "scheduler",
-        "Models with states (Mamba and others) and prefix caching",
-        "A cached state delays no other request",
-        "A request waits for the next step if it hits a state that was cached in this step. 0.32 cached the state at "
-        "the end of a prompt again although it was cached already, so every other request that hit it waited. 0.33 "
-        "does not cache it again, and both run in one step.",
-        "MambaManager._cache_partial_tail_block",
-        lambda difference: "state" in difference.settings.get("groups", ""),
-    ),
-    Cause(
-        FROM_32_TO_33,
-        "planning",
-        "Qwen3.5 and Qwen3-Next",
-        "States of gated delta nets can be kept in mid-prefill",
-        "In 0.33 the default prefill kernel of these layers, FlashInfer's, can write the state out at a multiple of 64 "
-        "tokens. Blocks get a multiple of 64 tokens, so that such a state ends a block. Each group of states has one "
-        "more block per request. Both take room: the same memory holds slightly fewer of the longest requests.",
-        "Platform._align_hybrid_block_size",
-        lambda difference: "MambaSpec" in str(difference.settings["groups"]),
-    ),
-)
+@cache
+def causes() -> list[Cause]:
+    """Return the causes that are written by hand."""
+    return [Cause(**told) for told in tomllib.loads(CAUSES.read_text(encoding="utf-8"))["cause"]]
 
 
 @cache
@@ -116,10 +74,10 @@ def found_in(part: str) -> tuple[Difference, ...]:
 
 def by_cause(part: str) -> dict[Cause | None, list[Difference]]:
     """Return the differences of a part by their causes; those without one come last."""
-    causes = [cause for cause in CAUSES if cause.part == part and cause.versions == versions()]
-    groups: dict[Cause | None, list[Difference]] = {cause: [] for cause in (*causes, None)}
+    known = [cause for cause in causes() if cause.part == part and cause.versions == [*versions()]]
+    groups: dict[Cause | None, list[Difference]] = {cause: [] for cause in (*known, None)}
     for difference in found_in(part):
-        groups[next((cause for cause in causes if cause.explains(difference)), None)].append(difference)
+        groups[next((cause for cause in known if cause.explains(difference)), None)].append(difference)
     return {cause: group for cause, group in groups.items() if group}
 
 
@@ -146,9 +104,9 @@ def as_markdown(what: str) -> str:
     """Return one of the page's tables. Raises `KeyError` for an unknown one."""
     tables: Mapping[str, Callable[[], Iterator[str]]] = {
         "summary": summary,
-        "short": in_short,
-        "manager": lambda: behaviour("manager"),
-        "scheduler": lambda: behaviour("scheduler"),
+        "short": _in_short,
+        "manager": lambda: _behaviour("manager"),
+        "scheduler": lambda: _behaviour("scheduler"),
         "planning": plans,
         "settings": settings,
         "names": names,
@@ -158,39 +116,36 @@ def as_markdown(what: str) -> str:
 
 def summary() -> Iterator[str]:
     """Yield a row per part: how much was played on both versions, and how much differs."""
-    yield f"| part | played on both | equal | differ | not in {other()} |"
-    yield "|---|---:|---:|---:|---:|"
+    rows: list[tuple[object, ...]] = []
     for part, unit in (("manager", "scenarios"), ("scheduler", "scenarios"), ("planning", "plans")):
         found = changes()[part]
         if "failed" in found:
-            yield f"| {part} | the recorder failed: `{found['failed']}` | | | |"
+            rows.append((part, f"the recorder failed: `{found['failed']}`", "", "", ""))
             continue
-        compared, num_different = found["compared"], len(found["changes"])
-        counts = f"{compared - num_different} | {num_different} | {len(found['left_out'])}"
-        yield f"| {part} | {compared} {unit} | {counts} |"
+        played, num_different = found["compared"], len(found["changes"])
+        rows.append((part, f"{played} {unit}", played - num_different, num_different, len(found["left_out"])))
+    yield table(["part", "played on both", "equal", "differ", f"not in {other()}"], rows)
 
 
-def in_short() -> Iterator[str]:
+def _in_short() -> Iterator[str]:
     """Yield for whom something changed, and what."""
-    yield "| if you use | this changed |"
-    yield "|---|---|"
-    for part in RECORDINGS:
-        for cause in by_cause(part):
-            yield f"| {cause.whom} | {cause.title} |" if cause else f"| | No cause is known: {part} |"
+    found = [(part, cause) for part in RECORDINGS for cause in by_cause(part)]
+    rows = [(cause.whom, cause.title) if cause else ("", f"No cause is known: {part}") for part, cause in found]
+    yield table(["if you use", "this changed"], rows, of_words=True)
 
 
-def behaviour(part: str) -> Iterator[str]:
+def _behaviour(part: str) -> Iterator[str]:
     """Yield a section per cause, with an example, and what could not be played."""
     if not found_in(part):
         yield "Nothing differs."
     for cause, group in by_cause(part).items():
-        yield from of_cause(cause, group)
-    for reason, left_out in reasons(changes()[part]["left_out"]).items():
+        yield from _of_cause(cause, group)
+    for reason, left_out in _reasons(changes()[part]["left_out"]).items():
         yield f"Not played by {other()}: {counted(left_out, 'scenario')}, because `{reason}`."
         yield ""
 
 
-def of_cause(cause: Cause | None, group: Sequence[Difference]) -> Iterator[str]:
+def _of_cause(cause: Cause | None, group: Sequence[Difference]) -> Iterator[str]:
     """Yield the section of a cause."""
     title, words = (cause.title, cause.words) if cause else ("No cause is known", "To be explained by hand.")
     num_calls = sum(difference.num_calls for difference in group)
@@ -212,11 +167,9 @@ def example(difference: Difference) -> Iterator[str]:
     yield ""
     yield from ("```text", *difference.calls, "```", "")
     old, new = map(short, versions())
-    yield f"| after the last call | {old} | {new} |"
-    yield "|---|---|---|"
-    for field, values in difference.fields.items():
-        for label, was, now in rows(field, *in_order(values)):
-            yield f"| {label} | {code(was)} | {code(now)} |"
+    fields = [row for name, values in difference.fields.items() for row in rows(name, *in_order(values))]
+    shown = [(label, code(was), code(now)) for label, was, now in fields]
+    yield table(["after the last call", old, new], shown, of_words=True)
 
 
 def rows(field: str, was: str, now: str) -> list[tuple[str, str, str]]:
@@ -241,7 +194,7 @@ def counted(items: Sequence[Any], noun: str) -> str:
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
-def reasons(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+def _reasons(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     """Return by reason what was not played."""
     found: dict[str, list[str]] = {}
     for name, reason in left_out.items():
@@ -256,23 +209,22 @@ def plans() -> Iterator[str]:
     for cause, group in by_cause("planning").items():
         yield from (f"### {cause.title if cause else 'No cause is known'}", "")
         yield from ((cause.words, "", f"In vLLM: `{cause.symbol}`.", "") if cause else ())
-        yield "| model | tokens per block | blocks | longest requests at once | differ, too |"
-        yield "|---|---|---|---|---|"
+        rows = []
         for difference in group:
-            shown = [change_of(difference, key) for key in PLANNED]
-            others = [key for key in difference.fields if key not in PLANNED]
-            yield f"| {difference.scenario} | {' | '.join(shown)} | {in_code(others)} |"
-        yield ""
-    for reason, left_out in reasons(changes()["planning"]["left_out"]).items():
+            others = [key for key in difference.fields if key not in _PLANNED]
+            rows.append((difference.scenario, *(_change_of(difference, key) for key in _PLANNED), _in_code(others)))
+        head = ["model", "tokens per block", "blocks", "longest requests at once", "differ, too"]
+        yield from (table(head, rows, of_words=True), "")
+    for reason, left_out in _reasons(changes()["planning"]["left_out"]).items():
         yield f"Not planned by {other()}: {', '.join(left_out)}, because of `{reason}`."
         yield ""
 
 
-PLANNED = ("block_size", "num_blocks", "max_concurrency")
+_PLANNED = ("block_size", "num_blocks", "max_concurrency")
 """What a row shows of a plan."""
 
 
-def change_of(difference: Difference, key: str) -> str:
+def _change_of(difference: Difference, key: str) -> str:
     """Return a number of both plans, the older version's first."""
     if key not in difference.fields:
         return "same"
@@ -290,21 +242,22 @@ def settings() -> Iterator[str]:
     """Yield the settings with another default, and the values that are new or gone."""
     found = changes()["names"]
     old, new = map(short, versions())
-    yield f"| setting | default in {old} | default in {new} |"
-    yield "|---|---|---|"
-    for name, (was, now) in found["settings"].items():
-        yield f"| `{name}` | {'not there' if was is None else f'`{was}`'} | {'gone' if now is None else f'`{now}`'} |"
-    yield ""
-    yield f"| | gone in {new} | new in {new} |"
-    yield "|---|---|---|"
-    for kind, values in found["values"].items():
-        yield f"| {KINDS.get(kind, f'`{kind}`')} | {in_code(values['gone'])} | {in_code(values['new'])} |"
+    defaults = [
+        (f"`{name}`", "not there" if was is None else f"`{was}`", "gone" if now is None else f"`{now}`")
+        for name, (was, now) in found["settings"].items()
+    ]
+    yield from (table(["setting", f"default in {old}", f"default in {new}"], defaults, of_words=True), "")
+    values = [
+        (_KINDS.get(kind, f"`{kind}`"), _in_code(its["gone"]), _in_code(its["new"]))
+        for kind, its in found["values"].items()
+    ]
+    yield table(["", f"gone in {new}", f"new in {new}"], values, of_words=True)
 
 
-KINDS = {"flags": "flags of the server", "metrics": "metrics"}
+_KINDS = {"flags": "flags of the server", "metrics": "metrics"}
 
 
-def in_code(values: Sequence[str]) -> str:
+def _in_code(values: Sequence[str]) -> str:
     """Return the values as code, with commas."""
     return ", ".join(f"`{value}`" for value in values) or "none"
 
@@ -313,16 +266,14 @@ def names() -> Iterator[str]:
     """Yield the names that this project uses and that have moved, are gone or are new, with the files to change."""
     found = changes()["names"]
     old, new = map(short, versions())
-    yield f"| name | in {old} | in {new} | used in |"
-    yield "|---|---|---|---|"
-    for name, (was, now, where) in found["moved"].items():
-        yield f"| `{name}` | `{was}` | `{now}` | {in_code(where)} |"
-    for name, (was, where) in found["gone"].items():
-        yield f"| `{name}` | `{was}` | gone | {in_code(where)} |"
-    for name, (now, where) in found["new"].items():
-        yield f"| `{name}` | not there | `{now}` | {in_code(where)} |"
-    yield ""
-    yield f"| function | parameters that are gone | parameters that are new in {new} |"
-    yield "|---|---|---|"
-    for name, parameters in found["parameters"].items():
-        yield f"| `{name}` | {in_code(parameters['gone'])} | {in_code(parameters['new'])} |"
+    moved = [
+        *((f"`{name}`", f"`{was}`", f"`{now}`", _in_code(where)) for name, (was, now, where) in found["moved"].items()),
+        *((f"`{name}`", f"`{was}`", "gone", _in_code(where)) for name, (was, where) in found["gone"].items()),
+        *((f"`{name}`", "not there", f"`{now}`", _in_code(where)) for name, (now, where) in found["new"].items()),
+    ]
+    yield from (table(["name", f"in {old}", f"in {new}", "used in"], moved, of_words=True), "")
+    parameters = [
+        (f"`{name}`", _in_code(its["gone"]), _in_code(its["new"])) for name, its in found["parameters"].items()
+    ]
+    head = ["function", "parameters that are gone", f"parameters that are new in {new}"]
+    yield table(head, parameters, of_words=True)

@@ -26,9 +26,10 @@ import mini_kv.core
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.story.vllm_source import CAUSES, EVENTS, Place
+from mini_kv_book.recorded import table
 
 RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
-SERVING = RECORDING.with_name("serving_options.toml")
+_SERVING = RECORDING.with_name("serving_options.toml")
 
 
 @cache
@@ -106,11 +107,11 @@ def names() -> str:
         short = module.__name__.removeprefix(_CORE)
         page = f"../api/{module.__name__}.md"
         rows = [
-            f"| [{name}]({page}) | {_upstream_cell(short, name)} | {_members_cell(short, name, value)} |"
+            (f"[{name}]({page})", _upstream_cell(short, name), _members_cell(short, name, value))
             for name, value in _symbols_of(module)
         ]
-        head = [f"## core.{short}", "", _first_line(module), "", "| name | in vLLM 0.33 | members and remarks |"]
-        sections.append("\n".join([*head, "|---|---|---|", *rows]))
+        shown = table(["name", "in vLLM 0.33", "members and remarks"], rows, of_words=True)
+        sections.append(f"## core.{short}\n\n{_first_line(module)}\n\n{shown}")
     return "\n\n".join(sections)
 
 
@@ -166,7 +167,7 @@ def _members_cell(module: str, name: str, value: object) -> str:
 
 # Options --------------------------------------------------------------------------------------------------------------
 
-OTHER_NAMES = {
+_OTHER_NAMES = {
     "num_blocks": "CacheConfig.num_gpu_blocks_override",
     "kv_cache_dtype": "CacheConfig.cache_dtype",
 }
@@ -180,19 +181,17 @@ def options(which: str) -> str:
 
 def options_here() -> str:
     """Return a row per option of ours: its default, and vLLM's."""
-    lines = ["| option | default here | in vLLM 0.33 |", "|---|---|---|"]
-    for config in (EngineConfig, SchedulerConfig):
-        for field in fields(config):
-            if field.name != "scheduler":
-                lines.append(f"| `{field.name}` | {_ours(field)} | {_theirs(field.name)} |")
-    return "\n".join(lines)
+    ours = [
+        field for config in (EngineConfig, SchedulerConfig) for field in fields(config) if field.name != "scheduler"
+    ]
+    rows = [(f"`{field.name}`", _ours(field), _theirs(field.name)) for field in ours]
+    return table(["option", "default here", "in vLLM 0.33"], rows, of_words=True)
 
 
 def options_elsewhere() -> str:
     """Return a row per option that vLLM has and we do not, with the reason that an error gives."""
-    lines = ["| option of vLLM | flag | here |", "|---|---|---|"]
-    lines += [f"| `{name}` | {_flag_of(name) or 'gone'} | {why} |" for name, why in NOT_HERE.items()]
-    return "\n".join(lines)
+    rows = [(f"`{name}`", _flag_of(name) or "gone", why) for name, why in NOT_HERE.items()]
+    return table(["option of vLLM", "flag", "here"], rows, of_words=True)
 
 
 def _flag_of(option: str) -> str:
@@ -207,16 +206,16 @@ def _ours(field: "Field[Any]") -> str:
 
 def _theirs(name: str) -> str:
     """Return vLLM's default; where no class of its that was recorded has the option, the flag, if there is one."""
-    settings = [OTHER_NAMES.get(name, ""), f"CacheConfig.{name}", f"SchedulerConfig.{name}"]
+    settings = [_OTHER_NAMES.get(name, ""), f"CacheConfig.{name}", f"SchedulerConfig.{name}"]
     for setting in filter(has_setting, filter(None, settings)):
         value = default(setting).strip("'")
-        return f"`{value}`, `{setting}`" if name in OTHER_NAMES else f"`{value}`"
+        return f"`{value}`, `{setting}`" if name in _OTHER_NAMES else f"`{value}`"
     return _flag_of(name) or "ours alone"
 
 
 def serving_options() -> list[dict[str, str]]:
     """Return vLLM's settings: `setting`, `flag`, `group`, what it `does`, `when` to touch it, a `default` in words."""
-    data = tomllib.loads(SERVING.read_text(encoding="utf-8"))
+    data = tomllib.loads(_SERVING.read_text(encoding="utf-8"))
     return [option | {"group": group} for group, members in data.items() for option in members]
 
 
@@ -225,12 +224,11 @@ def serving(group: str) -> str:
     members = [option for option in serving_options() if option["group"] == group]
     if not members:
         raise ValueError(f"there is no group of options {group!r}")
-    lines = ["| option | default | what it does | when to touch it |", "|---|---|---|---|"]
+    rows = []
     for option in members:
         recorded = default(option["setting"]).strip("'\"")
-        value = option.get("default", f"`{recorded}`")
-        lines.append(f"| `{option['flag']}` | {value} | {option['does']} | {option['when']} |")
-    return "\n".join(lines)
+        rows.append((f"`{option['flag']}`", option.get("default", f"`{recorded}`"), option["does"], option["when"]))
+    return table(["option", "default", "what it does", "when to touch it"], rows, of_words=True)
 
 
 # Links into vLLM's code -----------------------------------------------------------------------------------------------
@@ -243,10 +241,10 @@ def source_lens(which: str) -> str:
         "causes": CAUSES,
     }
     rows = [
-        f"| {name} | [`{place.symbol}`]({place.url}) | {place.sentence}{_here(place)} |"
+        (name, f"[`{place.symbol}`]({place.url})", f"{place.sentence}{_here(place)}")
         for name, place in tables[which].items()
     ]
-    return "\n".join([f"| {which[:-1]} | in vLLM 0.33 | what happens there |", "|---|---|---|", *rows])
+    return table([which[:-1], "in vLLM 0.33", "what happens there"], rows, of_words=True)
 
 
 def _here(place: Place) -> str:

@@ -9,128 +9,47 @@ import re
 import sys
 import tomllib
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import curriculum, fence_cache, generate, leaks, outputs, places, runs, stills
-from mini_kv_book.assets import plan_page, play_page
+from mini_kv_book import generate, leaks, outputs, places, runs, stills
 from mini_kv_book.lab_layout import arranged, contract, section, with_contract
-from mini_kv_book.page_hooks import first_words, with_policy
 from mini_kv_book.places import DOCS, ROOT, line_of
-from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, run_story, source_of
+from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, source_of
 from mini_kv_book.search_terms import LEFT_OUT, marked
-from mini_kv_book.source_text import with_drawings
 
 import mini_kv
 from mini_kv.course.given.contract import PUBLIC, draw
 from mini_kv.course.grading.solution_leaks import bare, bodies
 from mini_kv.course.labkit.course_settings import load_course
-from mini_kv.story.puzzle import puzzle_names
-from mini_kv.story.scenario import ScenarioError, load_scenario
-
-
-def wrong_still(name: str, step: str) -> str:
-    """Return what is wrong with a scenario's name and a step of it, or nothing."""
-    return "" if 0 < int(step) <= len(load_scenario(name).steps) else "no such step"
-
-
-def wrong_plan(body: str) -> str:
-    """Return what is wrong with the cases of "Will it fit?", or nothing. The page opens on the first one's answer."""
-    answers = []
-    for case in body.splitlines():
-        fields, bar, words = case.partition(" | ")
-        if not (bar and words):
-            return f"{case!r} has no words"
-        answers.append(json.loads(plan_page.answer(json.dumps(dict(parse_qsl(fields, strict_parsing=True))))))
-    return "; ".join(answers[0][verb]["error"] for verb in ("plan", "why") if "error" in answers[0][verb])
-
-
-def wrong_play(body: str) -> str:
-    """Return what is wrong with the cases of "Play", or nothing: fields, levers, texts that the engine refuses."""
-    cases = [dict(parse_qsl(line.partition(" | ")[0])) for line in body.splitlines()]
-    return "; ".join(filter(None, map(play_page.problem, cases)))
-
-
-def wrong_claims(body: str) -> str:
-    """Return what is wrong with the claims to judge, or nothing. The code that proves them runs on its own page."""
-    sections = {claim.id: runs.section_of(claim.id) for claim in runs.claims_in(body)}
-    silent = [name for name, section in sections.items() if "print(" not in "".join(section.proofs)]
-    return f"these proofs print nothing: {silent}" if silent else ""
-
-
-CHECKS = {
-    "kv-plan": wrong_plan,
-    "kv-play": wrong_play,
-    "kv-claims": wrong_claims,
-    "kv-finale": lambda body: body and "it has no fields",
-    "kv-challenge": lambda body: body and "it has no fields",
-    "kv-session": lambda body: body and "it has no fields",
-}
-
-
-def wrong(fence: outputs.Fence, cells: fence_cache.Cells) -> str:
-    """Show the fence as the build would, and keep the result for it. Return what is wrong with it, or nothing."""
-    lang = "zh" if fence.where.startswith("book/docs/zh/") else "en"
-    try:
-        match fence.kind:
-            case "kv-python" | "kv-chart" | "kv-instrument":
-                cells.result(outputs.CELLS[fence.kind], fence.body)
-            case "kv-output" | "kv-planes":
-                fence_cache.result_of(outputs.ALONE[fence.kind], fence.body.strip(), results=cells.results)
-            case "kv-source":
-                source_of(fence.body)
-            case "kv-story" | "kv-beside":
-                for line in fence.body.strip().splitlines():
-                    fence_cache.result_of(run_story, line, lang, results=cells.results)
-            case "kv-still":
-                return wrong_still(*fence.body.split())
-            case "kv-lab" | "kv-puzzle":
-                known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
-                return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
-            case "kv-plan" | "kv-play" | "kv-claims" | "kv-finale" | "kv-challenge" | "kv-session":
-                return CHECKS[fence.kind](fence.body.strip())
-            case _:
-                return "no such fence"
-    except (FenceError, ScenarioError) as error:
-        return str(error)
-    return ""
-
 
 # The book as it stands --------------------------------------------------------------------------------------------
 
 
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
-PAGES |= generate.pages()  # which a fresh clone does not have
+WITH_FENCES = [page for page, text in PAGES.items() if any(outputs.fences(text))]
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", sorted(PAGES))
+@pytest.mark.parametrize("page", WITH_FENCES)
 @pytest.mark.slow
-def test_every_fence_of_a_page_can_be_shown(page):
-    """A page that needs a package which this machine lacks is shown from the store, and else the store is up to date.
-
-    If the second fails: python -m mini_kv_book.outputs.
-    """
+def test_the_stored_results_of_a_page_are_those_of_its_fences(page):
+    """If this fails: python -m mini_kv_book.outputs. Fences without results to store are checked by the build alone."""
     stale = []
 
-    def result(key, compute):
-        found = fence_cache.kept_or_stored(key, compute)
-        stored = fence_cache.stored().get(fence_cache.digest_of(key), found)
+    def result(key, compute):  # a page that needs a package which this machine lacks is shown from the store
+        found = outputs.kept_or_stored(key, compute)
+        stored = outputs.stored().get(outputs.digest_of(key), found)
         stale.extend([] if outputs.same(stored, found) else [key])
         return found
 
-    cells = fence_cache.Cells(result)  # which share their names, as in the build
-    found = outputs.fences(page, PAGES[page])
-    assert [f"{fence.where}: {said}" for fence in found if (said := wrong(fence, cells))] == []
+    outputs.run_fences(page, PAGES[page], result, result)
     assert stale == []
 
 
-def test_every_picture_in_the_lists_of_chapters_and_labs_can_be_drawn():
-    chapters = [file.removesuffix(".md") for part in generate.chapters().values() for file in part]
-    of_chapters = {curriculum.chapter(name).picture for name in chapters}
-    of_labs = {curriculum.lab(name).picture for name in generate.labs()}
-    assert [picture for picture in of_chapters | of_labs if wrong_still(*picture.split())] == []
-    assert len(of_chapters) == len(chapters)
+def test_every_fence_is_one_that_the_build_knows():
+    """Another one would be shown as code."""
+    known = re.findall(r"name: (kv-\w+)", generate.CONFIG.read_text(encoding="utf-8"))
+    assert {kind for text in PAGES.values() for kind, _ in outputs.fences(text)} <= {*known}
 
 
 @pytest.mark.parametrize("name", [name for name, title in stills.KEY_CHARTS.items() if "(" not in title])
@@ -371,14 +290,14 @@ def test_a_claim_is_proved_by_the_code_of_its_section_of_the_errata():
 )
 def test_a_claim_without_a_proof_or_with_other_choices_is_an_error(body, message):
     with pytest.raises(FenceError) as error:
-        wrong_claims(body)
+        [runs.section_of(claim.id) for claim in runs.claims_in(body)]
     assert str(error.value).startswith(message)
 
 
 def test_some_of_the_claims_are_true_and_each_proof_runs_alone():
     """On its page, a proof runs without the code of the sections before it."""
-    [fence] = [fence for fence in outputs.fences("", PAGES["true-or-false.md"]) if fence.kind == "kv-claims"]
-    judged = runs.claims_in(fence.body)
+    [body] = [body for kind, body in outputs.fences(PAGES["true-or-false.md"]) if kind == "kv-claims"]
+    judged = runs.claims_in(body)
     assert [claim.answer for claim in judged].count("True") in (3, 4)
     assert all(run_python(proof, {})[1] for claim in judged for proof in runs.section_of(claim.id).proofs)
 
@@ -393,37 +312,6 @@ def test_a_fence_is_found_in_its_file_though_it_is_indented_there():
 
 
 # What the build adds to a page ------------------------------------------------------------------------------------
-
-
-def test_a_page_lets_run_the_scripts_that_it_holds_and_no_other():
-    """Data is no script; a page's files are those of its site."""
-    page = '<meta charset="utf-8"><script>1</script><script type="application/json">{}</script>'
-    start, policy, rest = re.split('\n<meta http-equiv="Content-Security-Policy" content="([^"]*)">', with_policy(page))
-    assert start + rest == page
-    assert policy.split("; ") == [
-        "default-src 'self'",
-        "script-src 'self' 'wasm-unsafe-eval' 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s='",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data:",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'self'",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("<p>CPU-OK</p><p>After this <em>chapter</em> you can say who pays for a block.</p>", "After this chapter you"),
-        ('<p class="kv-needs">Needs Python and pytest, no GPU, no PyTorch. No earlier lab is required.</p>', ""),
-        (f"<p>{'word ' * 60}</p>", "word word word"),
-    ],
-)
-def test_a_page_is_described_by_its_first_words(content, words):
-    found = first_words(content)
-    assert found.startswith(words)
-    assert bool(found) == bool(words)
-    assert len(found) <= 200
 
 
 @pytest.mark.parametrize(
@@ -485,26 +373,14 @@ def test_half_a_solution_is_a_leak_too(tmp_path):
     assert leaks.leaks(tmp_path) == [f"{tmp_path}/index.html: {body.where}"]
 
 
-@pytest.mark.slow
-def test_what_every_learner_has_is_no_leak(tmp_path):
-    engine = (ROOT / "mini_kv/core/kv_cache_manager.py").read_text(encoding="utf-8")
-    starter = (ROOT / "labs/lab-05/starter.py").read_text(encoding="utf-8")
-    (tmp_path / "index.html").write_text(as_page(engine + starter), encoding="utf-8")
-    assert leaks.leaks(tmp_path) == []
-
-
-def test_a_drawing_in_a_docstring_keeps_its_columns():
-    assert with_drawings("Drawn.\n\nA   [1]\nB   [2]\n\nDone.") == "Drawn.\n\n    A   [1]\n    B   [2]\n\nDone."
-
-
 # What is kept from one build to the next ----------------------------------------------------------------------------
 
 
 class Builds:
     """Builds of one page of Python; `ran` lists the cells that the last one had to run."""
 
-    def __init__(self, folder, stamps=fence_cache.stamps):
-        self.kept = fence_cache.Kept(folder, stamps)
+    def __init__(self, folder, stamps=outputs.stamps):
+        self.kept = outputs.Kept(folder, stamps)
         self.ran: list[str] = []
 
     def run(self, body, names):
@@ -513,7 +389,7 @@ class Builds:
 
     def build(self, *bodies):
         self.ran.clear()
-        page = fence_cache.Cells(self.kept)
+        page = outputs.Cells(self.kept)
         return [page.result(self.run, body)[1] for body in bodies]
 
 
@@ -566,8 +442,8 @@ def test_a_page_without_outputs_to_store_has_no_file(tmp_path):
 
 
 def test_of_a_page_without_pytorch_only_the_commands_are_stored():
-    page = "chapters/13-who-runs-next.md"
-    [command] = [one.body.strip() for one in outputs.fences(page, PAGES[page]) if one.kind == "kv-output"]
+    page = "chapters/who-runs-next.md"
+    [command] = [body.strip() for kind, body in outputs.fences(PAGES[page]) if kind == "kv-output"]
     assert list(json.loads(outputs.file_of(page).read_text(encoding="utf-8"))) == [
-        fence_cache.digest_of(["run_command", command])
+        outputs.digest_of(["run_command", command])
     ]

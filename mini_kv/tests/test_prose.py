@@ -36,7 +36,7 @@ def chapter(name: str) -> str:
 
 @pytest.mark.prose
 def test_no_page_no_notebook_and_no_docstring_calls_a_chapter_by_a_number():
-    """The number in a chapter's file and address is no place in the book."""
+    """A title stays true when a chapter moves to another place in the book."""
     paths = {path for place in PLACES for path in ROOT.glob(place)} - {Path(__file__)}
     assert len(paths) > 500
     found = {path.relative_to(ROOT).as_posix(): NUMBERED.findall(prose_of(path)) for path in paths}
@@ -52,7 +52,7 @@ def test_no_wrapped_line_becomes_a_heading():
 
 
 def test_the_navigation_has_every_chapter_once():
-    assert sorted(order()) == sorted(path.name for path in (DOCS / "chapters").glob("[0-9][0-9]-*.md"))
+    assert order() == [file for part in generate.chapters().values() for file in part]
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_chapter_comes_after_those_that_stand_before_it():
     needs = {name: curriculum.chapter(name).after for name in names}
     late = {name: [other for other in needs[name] if names.index(other) >= names.index(name)] for name in names}
     assert {name: others for name, others in late.items() if others} == {}
-    assert [name for name in names if not needs[name]] == ["01-why-a-cache"]
+    assert [name for name in names if not needs[name]] == ["why-a-cache"]
 
 
 @pytest.mark.prose

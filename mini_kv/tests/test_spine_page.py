@@ -18,18 +18,6 @@ def test_the_page_has_the_files_of_the_spine_in_their_order():
     assert headings[: len(files)] == [name.removesuffix(".py").partition("/")[2] for name in files]
 
 
-@pytest.mark.prose
-def test_each_file_has_a_question_a_prediction_and_an_answer():
-    sections = re.split(r"^## .+$", PAGE, flags=re.MULTILINE)[1 : 1 + len(REQUESTS)]
-    for section in sections:
-        assert re.search(r"^\*.+\?\*", section, re.MULTILINE), section
-        assert section.count("**Predict.**") == 1, section
-    answers = re.findall(r"\*\*(\w+):\*\*", PAGE.partition("*The files.*")[2])
-    assert len(answers) == len(REQUESTS)
-    for answer, name in zip(answers, spine.spine()["files"], strict=True):
-        assert answer in name
-
-
 def test_a_file_is_shown_with_its_code_lines_and_the_path_with_their_sum():
     lines = spine.code_lines()
     for request in REQUESTS:

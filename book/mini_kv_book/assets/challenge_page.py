@@ -18,8 +18,8 @@ from mini_kv.course.verify.diagnosis import sentence_of
 from mini_kv.course.verify.program import Called, Message, ProgramError
 from mini_kv.course.verify.verdict_report import NOTATION, difference, known_fault
 
-VARIANT = draw(load_course(Path()).challenge)
-SQUARES = squares(VARIANT)
+_VARIANT = draw(load_course(Path()).challenge)
+_SQUARES = squares(_VARIANT)
 
 
 def run(language: str, text: str, say: Callable[[str, str], None]) -> str:
@@ -36,7 +36,7 @@ def run(language: str, text: str, say: Callable[[str, str], None]) -> str:
         return json.dumps({"error": str(error)})
     answer = _guarded(answer)
     rows, first = [], None
-    for topic, of_topic in SQUARES.items():
+    for topic, of_topic in _SQUARES.items():
         row = []
         for recorded in of_topic:
             say(recorded.scenario.name, "")
@@ -51,7 +51,7 @@ def run(language: str, text: str, say: Callable[[str, str], None]) -> str:
 def _told(outcome: Outcome) -> dict[str, Any]:
     """Return what the page says about a square that is not green."""
     number = sentence_of(outcome)
-    calls, *sides = "\n".join([*difference(outcome, VARIANT)][2:]).split("\n\n")
+    calls, *sides = "\n".join([*difference(outcome, _VARIANT)][2:]).split("\n\n")
     drawn = [calls, *sides[: 0 if outcome.reason else 1], "\n".join(NOTATION)]  # the rest of it is told below
     return {
         "sign": sign(outcome),
@@ -60,7 +60,7 @@ def _told(outcome: Outcome) -> dict[str, Any]:
         "reason": why_not_green(outcome) if sign(outcome) == "." else outcome.reason,
         "drawn": "\n\n".join(drawn) if outcome.verdict is Verdict.DIFFERS else "",
         "number": number,
-        "sentence": VARIANT.sentences[number - 1] if number else "",
+        "sentence": _VARIANT.sentences[number - 1] if number else "",
         "fault": known_fault(outcome),
     }
 

@@ -29,10 +29,10 @@ from mini_kv.story.figure import spans_data
 from mini_kv.story.language import line_in
 from mini_kv.story.still import MOST_BLOCKS, svg
 
-ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
+_ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
 """A line of the scoreboard that is about one test."""
 
-OPTIONS = (
+_OPTIONS = (
     "--assert=plain",  # a lab's tests hold no bare assertion, so there is nothing to rewrite
     "--color=no",
     "-p",
@@ -41,7 +41,7 @@ OPTIONS = (
     "ignore::pytest.PytestAssertRewriteWarning",
 )
 
-MIN_JUMPS = 2_000_000
+_MIN_JUMPS = 2_000_000
 """Rounds of the learner's loops before the clock is asked: 18 times as many as any test needs with its solution."""
 
 Say = Callable[[str, str], None]
@@ -98,7 +98,7 @@ def time_limit(seconds: float) -> Generator[None]:
     A page has no signals and no threads, but Python can watch for jumps: every loop has one. Only the learner's files
     are watched; each place in other files is asked about once and then left alone. What goes round without a jump of
     theirs, in C or in the engine, is ended by the page, worker and all. A page does not know how long it has computed,
-    so the clock counts only after `MIN_JUMPS`: a right solution on a busy machine never gets there.
+    so the clock counts only after `_MIN_JUMPS`: a right solution on a busy machine never gets there.
     """
     watch: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]  # Python 3.12 and up, as in every page
     tool = watch.DEBUGGER_ID
@@ -110,7 +110,7 @@ def time_limit(seconds: float) -> Generator[None]:
         if not code.co_filename.endswith("/starter.py"):
             return watch.DISABLE
         num_jumps += 1
-        if num_jumps > MIN_JUMPS and time.monotonic() > ends:
+        if num_jumps > _MIN_JUMPS and time.monotonic() > ends:
             raise TookTooLongError(f"no end after {seconds:g} s: an endless loop, or a slow machine")
         return None
 
@@ -143,7 +143,7 @@ def run(lab_id: str, text: str, say: Say) -> str:
     _last = this = Run(say)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        pytest.main([f"labs/{lab_id}/test_lab.py", *OPTIONS], plugins=[this])
+        pytest.main([f"labs/{lab_id}/test_lab.py", *_OPTIONS], plugins=[this])
     stash = this.config.stash if this.config is not None else pytest.Stash()
     results = list(stash.get(plugin.RESULTS, {}).values())
     answer: dict[str, Any] = {"report": out.getvalue(), "lines": [], "tests": {}}
@@ -154,7 +154,7 @@ def run(lab_id: str, text: str, say: Say) -> str:
         answer |= {
             "brief": brief,
             "card": _card(lab, results, brief[-1].strip()),
-            "lines": [{"text": line, "test": row[1] if (row := ROW.match(line)) else None} for line in lines],
+            "lines": [{"text": line, "test": row[1] if (row := _ROW.match(line)) else None} for line in lines],
             "tests": {result.test: _shown(result, this) for result in results},
             "score": sum(result.score for result in results),
             "points": lab.points,

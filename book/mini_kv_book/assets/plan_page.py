@@ -29,7 +29,7 @@ from mini_kv.tools.traces.commands.why_command import Blocks
 
 CONFIG = "config.json"
 """The name under which the reader's own file is known in answers and commands."""
-IN_BOTH = (
+_IN_BOTH = (
     "gpu",
     "tensor-parallel-size",
     "kv-cache-dtype",
@@ -38,8 +38,8 @@ IN_BOTH = (
     "gdn-prefill-backend",
 )
 """Fields that are arguments of both commands."""
-IN_PLAN = ("max-len", "memory", "weights", "gpu-memory-utilization", "max-num-batched-tokens")
-IN_WHY = ("prompt-tokens",)
+_IN_PLAN = ("max-len", "memory", "weights", "gpu-memory-utilization", "max-num-batched-tokens")
+_IN_WHY = ("prompt-tokens",)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,7 +58,7 @@ def answer(fields: str) -> str:
     if given.get("config"):
         model = CONFIG
         Path(CONFIG).write_text(given["config"], encoding="utf-8")
-    plan, why = ([model, *_arguments(given, (*IN_BOTH, *own))] for own in (IN_PLAN, IN_WHY))
+    plan, why = ([model, *_arguments(given, (*_IN_BOTH, *own))] for own in (_IN_PLAN, _IN_WHY))
     return json.dumps(
         {
             "plan": _answered("plan", plan, plan_command.add_arguments, _plan),

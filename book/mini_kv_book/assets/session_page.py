@@ -20,11 +20,11 @@ from mini_kv.tools.traces.sessions.session import Session
 from mini_kv.tools.traces.sessions.session_formats import example_path, read_session
 from mini_kv.tools.traces.sessions.session_report import unseen
 
-NUM_SIZES = 24
+_NUM_SIZES = 24
 """Pool sizes of the curve."""
-SIZES_OF_POLICIES = 3
-POLICIES = ("lru", "lfu", "sieve", BELADY)
-MOST_BLOCKS = 500_000
+_SIZES_OF_POLICIES = 3
+_POLICIES = ("lru", "lfu", "sieve", BELADY)
+_MOST_BLOCKS = 500_000
 """The most blocks of all prompts together that are looked up in a pool. More are counted in larger blocks."""
 
 _kept: list[Session] = []
@@ -72,7 +72,7 @@ def _crowd(session: Session, block_size: int, count: int) -> tuple[list[TraceReq
     The blocks are larger than asked for if there would be too many.
     """
     layouts = lay_out(session)
-    while count * sum(layout.num_tokens for layout in layouts) > MOST_BLOCKS * block_size:
+    while count * sum(layout.num_tokens for layout in layouts) > _MOST_BLOCKS * block_size:
         block_size *= 2
     trace = crowd(as_trace(session, layouts, block_size), count)
     return trace, make_curve(make_prompts(trace, block_size), block_size)
@@ -81,7 +81,7 @@ def _crowd(session: Session, block_size: int, count: int) -> tuple[list[TraceReq
 def _pools(session: Session, block_size: int, count: int) -> dict[str, Any]:
     """Return the tokens that pools of several sizes find."""
     _, curve = _crowd(session, block_size, count)
-    points = [curve.at(size) for size in curve.sizes(NUM_SIZES)]
+    points = [curve.at(size) for size in curve.sizes(_NUM_SIZES)]
     return {
         "count": count,
         "block_size": curve.block_size,
@@ -93,10 +93,10 @@ def _pools(session: Session, block_size: int, count: int) -> dict[str, Any]:
 def _standings(session: Session, block_size: int, count: int, say: Callable[[str, str], None]) -> list[dict[str, Any]]:
     """Return what each policy finds in pools of several sizes."""
     trace, curve = _crowd(session, block_size, count)
-    sizes = curve.sizes(SIZES_OF_POLICIES)
-    num_cells = len(POLICIES) * len(sizes)
+    sizes = curve.sizes(_SIZES_OF_POLICIES)
+    num_cells = len(_POLICIES) * len(sizes)
     standings = league(
-        trace, sizes, POLICIES, jobs=1, on_progress=lambda done: say(f"replay {done} of {num_cells}", "")
+        trace, sizes, _POLICIES, jobs=1, on_progress=lambda done: say(f"replay {done} of {num_cells}", "")
     )
     return [
         {"policy": each.policy, "num_blocks": each.num_blocks, "hit_tokens": each.report.hit_tokens}

@@ -4,7 +4,6 @@ Everything here needs the book's packages (make book-test installs them), and mo
 """
 
 import importlib
-import json
 import os
 import pkgutil
 import re
@@ -71,15 +70,9 @@ def copy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.xdist_group("copies")
-def test_a_copy_that_is_not_broken_is_built(copy):
-    done = build(copy / "site", copy)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-@pytest.mark.xdist_group("copies")
 def test_the_books_title_address_and_language_are_those_of_the_course(copy):
     """Without another command: mkdocs.yml still has the old ones. A chapter ends with a link that opens an issue."""
-    file, more = copy / "book/course.toml", ("chapters/01-why-a-cache.md", "reference/glossary.md")
+    file, more = copy / "book/course.toml", ("chapters/why-a-cache.md", "reference/glossary.md")
     text = file.read_text(encoding="utf-8")
     here = f'address = "https://github.com/{PLACEHOLDER}/mini_kv"'
     changes = {'name = "mini_kv"': 'name = "KV 2027"', 'site = ""': 'site = "https://kv.example.edu/a"'}
@@ -100,8 +93,8 @@ def test_the_books_title_address_and_language_are_those_of_the_course(copy):
     assert '<html lang="de"' in page
     assert 'href="/a/other/"' in lost
     assert '<a href="https://github.com/a-school/kv"' in page
-    told = f"Page: https://kv.example.edu/a/chapters/01-why-a-cache/\nmini_kv {__version__}\n\n"
-    chapter = (copy / "site/chapters/01-why-a-cache/index.html").read_text(encoding="utf-8")
+    told = f"Page: https://kv.example.edu/a/chapters/why-a-cache/\nmini_kv {__version__}\n\n"
+    chapter = (copy / "site/chapters/why-a-cache/index.html").read_text(encoding="utf-8")
     (asked,) = re.findall(r'kv-stuck"><a href="(.*?)"', chapter)
     asked_with = dict(parse_qsl(urlsplit(unescape(asked)).query))
     assert asked_with == {"title": "One & two", "body": told}
@@ -160,7 +153,7 @@ def test_without_pytorch_every_page_is_there_with_its_stored_outputs(site, bare,
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line for line in done.stderr.splitlines() if "WARNING" in line] == []
     assert page_names(tmp_path / "site") == page_names(site)
-    for name in ("15-from-prompt-to-text", "21-served", "24-control-plane-data-plane"):
+    for name in ("from-prompt-to-text", "served", "control-plane-data-plane"):
         light, whole = (printed_on(folder / "chapters" / name / "index.html") for folder in (tmp_path / "site", site))
         assert light
         assert same(light, whole)
@@ -204,15 +197,12 @@ def stopped() -> Callable[..., str]:
     ("part", "body", "message"),
     [
         ("fences:kv_story", "no-such-story", "kv_story: no scenario 'no-such-story'; there are: "),
-        ("fences:kv_source", "mini_kv.core.block.Nothing", "kv_source: mini_kv/core/block.py has no 'Nothing'"),
-        ("fences:kv_output", "mini-kv story no-such-story", "kv_output: exit status 2: "),
         ("elements:kv_lab", "lab-99", "kv_lab: there is no lab 'lab-99'"),
         (
             "elements:kv_puzzle",
             "no-such-puzzle",
             "kv_puzzle: there is no puzzle 'no-such-puzzle'; there are: twelve-of-",
         ),
-        ("elements:kv_claims", "[[question]]", "kv_claims: KeyError: 'id'"),
         ("fences:mermaid", "flowchart LR\n A --> B", "mermaid: a diagram needs a line `accTitle: ...`"),
     ],
 )
@@ -230,7 +220,9 @@ def test_a_formula_that_a_browser_could_not_draw_says_why(formula, reason, stopp
 
 def test_a_link_to_a_missing_file_and_a_missing_readme_say_so(stopped):
     link = ("../../mini_kv/no.py", "book/docs", "index.md")
-    assert "leads to mini_kv/no.py" in stopped("links:RepositoryLinks", lambda Links, md: Links(md).rewritten(*link))
+    assert "leads to mini_kv/no.py" in stopped(
+        "extension:RepositoryLinks", lambda Links, md: Links(md).rewritten(*link)
+    )
     missing = ["<!-- include labs/lab-99/README.md -->"]
     why = stopped("extension:Directives", lambda Directives, md: Directives(md).run(missing))
     assert "there is no labs/lab-99/README.md to include" in why
@@ -358,13 +350,6 @@ def test_each_page_describes_itself_in_words_of_its_own(site):
     assert len(set(found.values())) == len(found)
 
 
-def test_a_wrong_address_leads_on(site):
-    """The page for it stands anywhere, so its links begin at the site's root."""
-    links = Links((site / "404.html").read_text(encoding="utf-8")).links
-    wanted = ["", "chapters/01-why-a-cache/", "labs/lab-01/", "reference/glossary/"]
-    assert [name for name in wanted if PREFIX + name not in links] == []
-
-
 STYLED = """() => {
   const names = new Set();
   const collect = rules => [...rules].forEach(rule => {
@@ -382,7 +367,7 @@ LOOK = """names => [...document.querySelectorAll('body, body *')].map(one => {
 MATERIAL = "assets/stylesheets/*.css"
 
 
-@pytest.mark.parametrize("name", ["", "chapters/12-the-kernel/", "labs/lab-05/", "api/mini_kv.core.block/", "404.html"])
+@pytest.mark.parametrize("name", ["", "chapters/the-kernel/", "labs/lab-05/", "api/mini_kv.core.block/", "404.html"])
 def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, book_url, open_page):
     """A page with the theme's whole style sheets: each element looks as it does with ours, once the page is at rest."""
     whole = Path(str(resources.files("material"))) / "templates"
@@ -413,6 +398,12 @@ def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, bo
 # What may run in a page --------------------------------------------------------------------------------------------
 
 
+POLICY = (
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' HASH HASH HASH; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'"
+)
+
+
 def test_every_page_begins_with_what_may_run_in_it(site):
     """Files of the site, and of scripts inside the page the theme's three, each by its hash."""
     for path in set(site.rglob("*.html")) - set(site.glob("notebooks/*.html")):  # exported ones are Jupyter's pages
@@ -423,9 +414,8 @@ def test_every_page_begins_with_what_may_run_in_it(site):
             assert 'http-equiv="refresh"' in html
             continue
         assert not re.search("<(script|link|style)", html[: policy.start()]), path
-        (scripts,) = re.findall(r"script-src ([^;]*)", policy[1])
-        hashes = "" if path.name == "whole.html" else " HASH HASH HASH"  # which has no script
-        assert re.sub(r"'sha256-[^']{44}'", "HASH", scripts) == f"'self' 'wasm-unsafe-eval'{hashes}", path
+        found = POLICY.replace(" HASH HASH HASH", "") if path.name == "whole.html" else POLICY  # which has no script
+        assert re.sub(r"'sha256-[^']{44}'", "HASH", policy[1]) == found, path
 
 
 ADD = "document.body.append(Object.assign(document.createElement('script'), "
@@ -453,18 +443,6 @@ def test_no_other_script_runs(name, way, book_url, browser):
 def bottom(locator):
     box = locator.bounding_box()
     return box["y"] + box["height"]
-
-
-def test_a_lab_runs_in_its_page(book_url, open_page):
-    """Python in the page is WebAssembly, in a worker: the page lets both run."""
-    page = open_page(book_url + "labs/lab-01/")
-    if not page.locator("kv-lab[python]").count():
-        pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
-    page.wait_for_selector("kv-lab[ready]")
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector("kv-lab .strip i", timeout=60_000)
-    page.wait_for_selector("kv-lab:not([running])", timeout=60_000)
-    assert page.locator("kv-lab .strip i").count() > 3
 
 
 def test_a_claim_is_judged_in_its_page(book_url, open_page):
@@ -571,12 +549,6 @@ def test_a_question_mark_lists_the_keys_and_escape_closes_the_list(book_url, ope
     assert page.url == book_url + "labs/lab-05/"
 
 
-def test_the_figure_draws_and_its_script_is_loaded_once(book_url, open_page):
-    page = open_page(book_url)
-    assert page.locator("script[src*='kv_story']").count() == 1
-    assert page.locator("kv-story").first.locator("svg").count() >= 1
-
-
 ENGLISH = """() => {
   const texts = [], root = document.querySelector('kv-story').shadowRoot;
   for (const one of root.querySelectorAll('*')) {
@@ -646,19 +618,11 @@ def test_both_languages_lead_to_each_other(site):
             assert path.resolve() in back
 
 
-def test_the_search_index_holds_what_a_chinese_page_says(site):
-    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
-    # Between words stands a mark of no width: the search cuts there, and a reader does not see it.
-    texts = {one["location"]: one["text"].replace("\u200b", "") for one in index["docs"]}
-    assert "引用计数" in texts["zh/chapters/block-manager/#free"]
-    assert "驱逐" in texts["zh/chapters/block-manager/#life"]
-
-
 FONTS = "[...document.fonts].map(font => `${font.family} ${font.style} ${font.status}`)"
 
 
 def test_text_code_and_formulas_are_drawn_with_the_fonts_that_the_book_brings(book_url, open_page):
-    page = open_page(book_url + "chapters/01-why-a-cache/")
+    page = open_page(book_url + "chapters/why-a-cache/")
     assert page.locator("math").count() > 0
     page.evaluate("document.fonts.ready")
     assert [font for font in page.evaluate(FONTS) if "fallback" not in font] == [
@@ -705,7 +669,7 @@ def test_the_first_screen_does_not_move(width, height, book_url, open_page):
     assert page.evaluate(SHIFT) < 0.02
 
 
-@pytest.mark.parametrize("place", ["", "chapters/07-share-free-revive-evict/"])
+@pytest.mark.parametrize("place", ["", "chapters/share-free-revive-evict/"])
 def test_nothing_moves_when_the_texts_face_comes_late(place, book_url, open_page):
     """Until then headings are drawn with the bold face of this system, and not with a regular one made bold."""
     page = open_page("about:blank", width=1280, height=720)
@@ -757,7 +721,7 @@ def test_a_page_that_comes_in_pieces_does_not_move(place, site, serve, open_page
 
 
 def test_a_box_is_as_wide_as_its_text_and_so_is_its_title(book_url, open_page):
-    page = open_page(book_url + "chapters/07-share-free-revive-evict/", width=1280)
+    page = open_page(book_url + "chapters/share-free-revive-evict/", width=1280)
     boxes = page.locator(".md-content__inner > :is(.admonition, details)").all()
     assert len(boxes) > 2
     for box in boxes:
@@ -780,7 +744,7 @@ def test_two_texts_and_their_blocks_are_on_the_first_screen(width, height, book_
 
 def test_a_step_has_an_address_and_a_link_opens_there(book_url, open_page):
     """A chapter's first figure is meant where the address names none; the button puts the step into the address."""
-    url = f"{book_url}chapters/07-share-free-revive-evict/"
+    url = f"{book_url}chapters/share-free-revive-evict/"
     page = open_page(f"{url}#step=4")
     counts = page.locator("kv-story .count")
     assert counts.first.inner_text().startswith("step 4 of")
@@ -793,7 +757,7 @@ def test_a_step_has_an_address_and_a_link_opens_there(book_url, open_page):
 
 
 def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_page):
-    page = open_page(f"{book_url}chapters/18-who-should-go/#figure=2&step=3")
+    page = open_page(f"{book_url}chapters/who-should-go/#figure=2&step=3")
     counts = page.locator("kv-story .count").all_inner_texts()
     assert [count.partition(" of")[0] for count in counts[:2]] == ["step 1", "step 3"]
 
@@ -803,8 +767,8 @@ def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_p
     [
         ("fit/", "#model=qwen-3.5-4b&max-len=4096"),
         ("play/", "#block_size=4&steps=0&done=[]"),
-        ("chapters/07-share-free-revive-evict/", "#step=4"),
-        ("chapters/18-who-should-go/", "#figure=2&step=3"),
+        ("chapters/share-free-revive-evict/", "#step=4"),
+        ("chapters/who-should-go/", "#figure=2&step=3"),
     ],
 )
 def test_scrolling_leaves_what_the_address_holds(place, state, book_url, open_page):

@@ -109,7 +109,7 @@ def test_a_large_channel_costs_those_who_share_its_scale():
 
 def test_the_chapter_quotes_what_the_command_prints():
     """`python -m mini_kv.course.lessons.quantization_error`: the book without torch has its table."""
-    chapter = Path(__file__).parents[4] / "book" / "docs" / "chapters" / "12-the-kernel.md"
+    chapter = Path(__file__).parents[4] / "book" / "docs" / "chapters" / "the-kernel.md"
     quoted = re.findall(r"^(tensor|token|channel|fp8) +(.+)$", chapter.read_text(encoding="utf-8"), re.MULTILINE)
     for (scheme, cells), (expected_scheme, row) in zip(quoted, errors(60.0).items(), strict=True):
         assert scheme == expected_scheme
