@@ -482,21 +482,23 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
         load_model(str(path))
 
 
-def test_the_longest_request_is_model_max_length_where_no_file_says_another(tmp_path: Path) -> None:
+def test_the_longest_request_is_model_max_length_if_the_file_has_one(tmp_path: Path) -> None:
     fields = {name: value for name, value in PLAIN.items() if name != "max_position_embeddings"}
     kimi = fields | {"model_type": "kimi_linear", "linear_attn_config": KDA, "model_max_length": 9}
     assert load_model(str(written(tmp_path, kimi))).max_model_len == 9
-    assert load_model(str(written(tmp_path, kimi | {"max_position_embeddings": 7}))).max_model_len == 7
+    assert load_model(str(written(tmp_path, kimi | {"max_position_embeddings": 7}))).max_model_len == 9
 
 
-def test_the_longest_request_is_asked_for_only_where_neither_file_nor_command_says_it(
+def test_a_file_without_a_length_is_planned_for_vllms_2048_tokens_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, {k: v for k, v in PLAIN.items() if k not in ("max_position_embeddings", "model_type")})
-    assert main(["plan", str(path)]) == 2
-    assert capsys.readouterr().err == (f"mini-kv plan: {path} has no max_position_embeddings: give --max-len\n")
-    assert main(["plan", str(path), "--max-len", "2048"]) == 0
-    assert "of 2,048 tokens" in capsys.readouterr().out
+    assert main(["plan", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "request      of 2,048 tokens: " in out
+    assert "limit        the file says no length: vLLM takes 2,048 tokens, or what --max-model-len says" in out
+    assert main(["plan", str(path), "--max-len", "9000"]) == 0
+    assert "limit        " not in capsys.readouterr().out
 
 
 def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
@@ -505,9 +507,11 @@ def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
     """Half of the layers keep everything: 8,192 tokens of 21 full layers, 8 heads of 256, are 1.41 GB in 16 bits."""
     row = next(row for row in PUBLIC["everyday"] if row["name"] == "Gemma 2 9B")
     path = written(tmp_path, row["config"])
-    assert main(["plan", str(path), "--memory", "4", "--step", "4096"]) == 0
+    assert main(["plan", str(path), "--memory", "4", "--max-num-batched-tokens", "2048"]) == 0
     out = capsys.readouterr().out
-    assert "request      of 8,192 tokens, at most 4,096 of them in flight: at most 1,024 blocks, 2.62 GiB" in out
+    assert (
+        "request      of 8,192 tokens: at most 1,024 blocks, 2.62 GiB, with two steps of 2,048 tokens in flight" in out
+    )
 
 
 @pytest.mark.parametrize(

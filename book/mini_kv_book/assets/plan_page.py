@@ -111,7 +111,7 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
         "figures": [
             ["bytes per block", f"{fit.bytes_per_block:,}"],
             [f"blocks per request of {fit.max_len:,} tokens", f"{fit.blocks_per_request:,}"],
-            ["tokens in flight, for which windows reserve blocks", f"{fit.step:,}"],
+            ["tokens in flight, for which windows reserve blocks", f"{fit.in_flight:,}"],
             *([] if fit.config is None else _room(fit, fit.config.num_blocks)),
         ],
         "layers": _layers(fit),

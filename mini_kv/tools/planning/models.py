@@ -17,7 +17,6 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.messages import listed, shown
 from mini_kv.tools.planning import compressed
-from mini_kv.tools.planning.config_file import LARGEST
 from mini_kv.tools.planning.config_json import read_config
 from mini_kv.tools.planning.cut import on_one_card
 from mini_kv.tools.planning.states import StateLayer
@@ -36,8 +35,8 @@ class Model:
 
     title: str
     source: str
-    max_model_len: int | None
-    """Tokens of the longest request, or `None` if a config.json does not have it."""
+    max_model_len: int
+    """Tokens of the longest request, if the caller does not set it."""
     kv_cache_spec: dict[str, KVCacheSpec]
     """Shape of each layer that owns KV, by a name such as `window.3`, in the model's order."""
     kv_sharing: dict[str, str]
@@ -54,6 +53,10 @@ class Model:
     """How the bytes of a config.json's weights are known: counted, or from its index."""
     weights_unknown: str = ""
     """Why they are not known, if they are not."""
+    max_model_len_limit: int | None = None
+    """The most tokens that a caller may set, or `None` for a config.json without a length."""
+    num_drafter_layers: int = 0
+    """Layers with KV that the model brings for its own drafts, whether they are used or not."""
     kv_cache_dtype: str = "auto"
     """The form of keys and values that a quantized config.json asks for: auto or fp8."""
 
@@ -69,6 +72,7 @@ def load_model(
     tensor_parallel_size: int = 1,
     num_speculative_tokens: int = 0,
     gdn_prefill_backend: str = "flashinfer",
+    drafts_itself: bool = True,
 ) -> Model:
     """Return the model of that name, or of a config.json at that path, as one of several cards keeps it.
 
@@ -78,6 +82,7 @@ def load_model(
         tensor_parallel_size: cards that the model is cut over.
         num_speculative_tokens: drafts per step, each of which makes a state larger.
         gdn_prefill_backend: the kernel for the prefill of gated delta nets. See `GDN_PREFILL_BACKENDS`.
+        drafts_itself: drafts come from the model's own layers for them, which keep KV, and not from elsewhere.
 
     Raises `ConfigError` for an unknown name, with the choices, for a file without the size of its model's KV, and for
     heads that the cards cannot share.
@@ -102,13 +107,15 @@ def load_model(
             block_size, tensor_parallel_size, num_speculative_tokens, gdn_prefill_backend
         )
         if not specs:  # vLLM caches no prefixes of states alone: one block, as long as the longest request
-            longest = values["max_model_len"] or LARGEST
-            state = replace(state, block_size=longest, num_prefill_checkpoint_blocks=0)
+            state = replace(state, block_size=values["max_model_len"], num_prefill_checkpoint_blocks=0)
         specs["state"] = state
     owned = {names[i]: specs[kinds[i]] for i in range(num_owners)}
     if "layer_kv_heads" in values:
         heads = zip(owned.items(), values["layer_kv_heads"], strict=True)
         owned = {name: replace(spec, num_kv_heads=number) for (name, spec), number in heads}  # type: ignore[call-arg]
+    drafter = values.get("drafter", [])
+    if drafts_itself and num_speculative_tokens:
+        owned |= {f"drafter.{number}": specs[kind] for number, kind in enumerate(drafter)}
     return Model(
         values["title"],
         values["source"],
@@ -119,6 +126,8 @@ def load_model(
         *_weights(values),
         values.get("weights_from", ""),
         values.get("weights_unknown", ""),
+        values.get("max_model_len_limit", values["max_model_len"]),
+        len(drafter) - drafter.count("indexer"),
         values.get("kv_cache_dtype", "auto"),
     )
 
