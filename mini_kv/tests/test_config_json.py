@@ -535,9 +535,7 @@ def test_a_built_in_model_has_the_layers_of_its_published_file(name: str, publis
 
 
 def test_of_a_wrong_name_the_nearest_ones_are_named() -> None:
-    with pytest.raises(
-        ConfigError, match=r"unknown model 'meta-llama/Llama-3.1-8B-Instruct'; did you mean llama-3.1-8b "
-    ):
-        load_model("meta-llama/Llama-3.1-8B-Instruct")
+    with pytest.raises(ConfigError, match=r"unknown model 'meta-llama/Llama-3.1-8B-FP8'; did you mean llama-3.1-8b "):
+        load_model("meta-llama/Llama-3.1-8B-FP8")
     with pytest.raises(ConfigError, match=r"unknown model 'zzz'; choose from llama-3-8b, .* path of a config.json$"):
         load_model("zzz")

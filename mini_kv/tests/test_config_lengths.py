@@ -60,6 +60,16 @@ def test_the_length_is_vllms(values: dict[str, Any], length: int, tmp_path: Path
     assert length_of(tmp_path, values) == (length, length)
 
 
+def test_infinity_in_a_file_is_read_and_not_taken_for_a_length(tmp_path: Path) -> None:
+    """Published files of Nemotron have `"time_step_limit": [0.0, Infinity]`, which Python writes and JSON lacks."""
+    values = LLAMA | {"max_position_embeddings": 4096}
+    assert length_of(tmp_path, values | {"time_step_limit": [0.0, float("inf")]}) == (4096, 4096)
+    with pytest.raises(ConfigError, match="max_position_embeddings is inf, it must be a whole number"):
+        length_of(tmp_path, LLAMA | {"max_position_embeddings": float("inf")})
+    with pytest.raises(ConfigError, match="NaN is not a number of JSON"):
+        length_of(tmp_path, values | {"time_step_limit": float("nan")})
+
+
 def test_with_longrope_the_default_is_the_length_before_scaling_and_more_may_be_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,7 +60,7 @@ class Config:
     def __init__(self, path: Path) -> None:
         self.path = path
         rules = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
-        outer = read_object(path, refusal)
+        outer = read_object(path, refusal, infinite=True)  # Nemotron's time_step_limit
         self.levels = [outer]
         """The file's objects from the outermost to the decoder's."""
         while inner := [self.levels[-1][name] for name in TEXT_PARTS if isinstance(self.levels[-1].get(name), dict)]:

@@ -79,7 +79,7 @@ def _listed_layers(config: Config, types: object, num_layers: int) -> list[str]:
         raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
     known = KINDS | STATE_KINDS if config.states else KINDS
     if "index_head_dim" in config.implied:
-        known = known | {"indexed_attention": "full"}
+        known = known | {"indexed_attention": "full", "deepseek_sparse_attention": "full"}
     for kind in types:
         if kind not in known:
             raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")

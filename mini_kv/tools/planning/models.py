@@ -1,5 +1,6 @@
 """Shapes of real models' layers, read from models.toml or from a model's own config.json."""
 
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -24,6 +25,8 @@ from mini_kv.tools.planning.states import StateLayer
 MODELS = Path(__file__).with_name("models.toml")
 BYTES = 2
 """Bytes of one number of KV or state: bf16."""
+SAME_SHAPE = {"instruct", "it", "base", "chat", "thinking", "hf", "meta"}
+"""Words in the names of models that were trained further, or of who published them. Their layers are the same."""
 SPARSE_BLOCK = 64
 """Blocks of sparse layers and their indexers are multiples of this number of tokens. Source: vLLM 0.33,
 `get_supported_kernel_block_sizes` of `DeepseekV32IndexerBackend`."""
@@ -87,10 +90,7 @@ def load_model(
     Raises `ConfigError` for an unknown name, with the choices, for a file without the size of its model's KV, and for
     heads that the cards cannot share.
     """
-    models = {name: read_config(Path(name))} if name.endswith(".json") else _read()
-    if name not in models:
-        raise ConfigError(_unknown(name, list(models)))
-    values = models[name]
+    values = read_config(Path(name)) if name.endswith(".json") else _find(name, _read())
     kinds = [kind for kind in _kinds(values) if kind != "none"]
     counts = dict.fromkeys(kinds, 0)
     if "indexer" in counts:
@@ -130,6 +130,24 @@ def load_model(
         len(drafter) - drafter.count("indexer"),
         values.get("kv_cache_dtype", "auto"),
     )
+
+
+def _find(name: str, models: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the model of this name, as people type it. Raises `ConfigError` with the names most like an unknown one.
+
+    qwen-3.5-35b-a3b   Qwen3.5-35B-A3B   Qwen/Qwen3.5-35B-A3B   Qwen/Qwen3.6-35B-A3B   the same
+    """
+    for own, values in models.items():
+        files = re.findall(r"config\.json of (\S+) on Hugging Face", values["source"])
+        if _plain(name) in map(_plain, (own, *files, *values.get("also", ()))):
+            return values
+    raise ConfigError(_unknown(name, list(models)))
+
+
+def _plain(name: str) -> str:
+    """Return a name without its owner, its capitals, its signs, and the words of a variant with the same shape."""
+    words = re.split(r"[^a-z0-9]+", name.lower().rpartition("/")[2])
+    return "".join(word for word in words if word not in SAME_SHAPE)
 
 
 def _unknown(name: str, names: list[str]) -> str:
