@@ -12,6 +12,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
@@ -532,6 +533,39 @@ def test_a_built_in_model_has_the_layers_of_its_published_file(name: str, publis
     built_in, own = load_model(name), load_model(str(written(tmp_path, config)))
     assert (built_in.kv_cache_spec, built_in.max_model_len) == (own.kv_cache_spec, own.max_model_len)
     assert built_in.num_heads == own.num_heads
+
+
+LING = {
+    "model_type": "bailing_moe",
+    "num_hidden_layers": 20,
+    "num_nextn_predict_layers": 0,
+    "hidden_size": 2048,
+    "moe_shared_expert_intermediate_size": 512,
+    "num_shared_experts": 1,
+    "num_experts": 256,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 1,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+}
+"""Of Ling mini 2.0: everything but `layer_types`."""
+
+
+def test_ling_2_keeps_all_tokens_in_every_layer_and_says_each_number_itself(tmp_path: Path) -> None:
+    specs = load_model(str(written(tmp_path, LING))).kv_cache_spec
+    assert list(specs.values()) == [FullAttentionSpec(16, 4, 128, 2)] * 20
+    for name in ("num_hidden_layers", "num_attention_heads", "max_position_embeddings"):
+        less = written(tmp_path, {field: value for field, value in LING.items() if field != name})
+        if name == "max_position_embeddings":
+            assert load_model(str(less)).max_model_len == 2048
+        else:
+            with pytest.raises(ConfigError, match=f"it does not say {name}"):
+                load_model(str(less))
+    with pytest.raises(ConfigError, match="it has layer_group_size, which plan does not model yet"):
+        load_model(str(written(tmp_path, LING | {"layer_group_size": 5})))  # Ring linear's layers with a state
 
 
 def test_of_a_wrong_name_the_nearest_ones_are_named() -> None:
