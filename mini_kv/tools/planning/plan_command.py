@@ -152,9 +152,9 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         f"request      of {fit.max_len:,} tokens: at most {fit.blocks_per_request:,} blocks,"
         f" {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB, with {_in_flight(fit)} in flight",
         *_concurrency(fit),
-        *_states(fit),
+        *([f"states       {text}"] if (text := states(fit)) else []),
         *_limit(fit),
-        *_drafter(fit),
+        *([f"drafter      {text}"] if (text := drafter(fit)) else []),
         *([f"speed        {text}"] if (text := speed(fit)) else []),
         f"padding      {_padding(groups, size)}",
         "",
@@ -185,14 +185,14 @@ def _concurrency(fit: Fit) -> list[str]:
     return [f"concurrency  {two_decimals(fit.concurrency)} such requests at once, {fit.capacity:,} tokens"]
 
 
-def _states(fit: Fit) -> list[str]:
-    """Return the most requests at once that states allow, or nothing without states or memory."""
+def states(fit: Fit) -> str:
+    """Return the most requests at once that states allow, or an empty string without states or memory."""
     if fit.config is None or fit.max_num_seqs is None:
-        return []
+        return ""
     remark = f"vLLM does not start with --max-num-seqs above {fit.config.num_blocks:,}"
     if fit.memory.card is not None and fit.memory.card.max_num_seqs > fit.config.num_blocks:
         remark += f", and its default is {fit.memory.card.max_num_seqs:,}"
-    return [f"states       at most {fit.max_num_seqs:,} requests at once, however short: {remark}"]
+    return f"at most {fit.max_num_seqs:,} requests at once, however short: {remark}"
 
 
 def fits(fit: Fit) -> str:
@@ -252,16 +252,16 @@ def _limit(fit: Fit) -> list[str]:
     return [f"limit        the model has {most:,} tokens at most: vLLM refuses a longer --max-model-len"]
 
 
-def _drafter(fit: Fit) -> list[str]:
-    """Return the share of the drafter in the plan, or nothing without drafts or if it keeps no KV."""
+def drafter(fit: Fit) -> str:
+    """Return which layers are counted for the drafter, or an empty string without drafts or if it keeps no KV."""
     given, own = fit.flags.drafter, fit.model.num_drafter_layers
     if not fit.flags.num_speculative_tokens or given == NO_DRAFTER:
-        return []
+        return ""
     if given is not None:
-        return [f"drafter      the layers of {given} are counted"]
+        return f"the layers of {given} are counted"
     if own:
-        return [f"drafter      {own} of the model's own layers {'is' if own == 1 else 'are'} counted for it"]
-    return [f"drafter      not counted: give its config.json with --drafter, or {NO_DRAFTER} if it keeps no KV"]
+        return f"{own} of the model's own layers {'is' if own == 1 else 'are'} counted for it"
+    return f"not counted: give its config.json with --drafter, or {NO_DRAFTER} if it keeps no KV"
 
 
 def _bar(memory: Memory, cards: int) -> list[str]:
