@@ -15,7 +15,7 @@ import math
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 MAX_DEPTH = 64
 """The most levels of nested brackets. Configurations and tokenizers of published models have fewer than ten."""
@@ -24,8 +24,8 @@ MAX_CONFIG_BYTES = 1 << 20
 """Bytes of the largest file with settings. Published files have a few KiB."""
 
 
-def loads(text: str) -> Any:
-    """Parse JSON.
+def loads(text: str, *, infinite: bool = False) -> Any:
+    """Parse JSON. `infinite`: accept `Infinity`, too, which Python writes into files that it calls JSON.
 
     Raises:
         json.JSONDecodeError: the text is not JSON.
@@ -33,7 +33,10 @@ def loads(text: str) -> Any:
     """
     try:
         value = json.loads(
-            text, object_pairs_hook=_without_repeated_keys, parse_constant=_refuse_constant, parse_float=_finite
+            text,
+            object_pairs_hook=_without_repeated_keys,
+            parse_constant=_infinite if infinite else _refuse_constant,
+            parse_float=_finite,
         )
     except RecursionError:
         raise _too_deep() from None
@@ -51,11 +54,15 @@ def read_object(
     max_bytes: int = MAX_CONFIG_BYTES,
     *,
     needed_for: str = "the model's sizes",
+    infinite: bool = False,
 ) -> dict[str, Any]:
-    """Return the object in a file. Raises `error(path, problem)` if the file is missing or holds something else."""
+    """Return the object in a file. `infinite`: as of `loads`.
+
+    Raises `error(path, problem)` if the file is missing or holds something else.
+    """
     check_file(path, error, max_bytes, needed_for=needed_for)
     try:
-        data = loads(path.read_bytes().decode("utf-8"))
+        data = loads(path.read_bytes().decode("utf-8"), infinite=infinite)
     except UnicodeDecodeError as problem:
         message = f"is not UTF-8: byte {problem.start} is 0x{problem.object[problem.start]:02x}"
         raise error(path, message) from None
@@ -99,8 +106,12 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _refuse_constant(name: str) -> None:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _infinite(name: str) -> float:
+    return _refuse_constant(name) if name == "NaN" else float(name)
 
 
 def _finite(digits: str) -> float:

@@ -12,6 +12,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
@@ -482,21 +483,23 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
         load_model(str(path))
 
 
-def test_the_longest_request_is_model_max_length_where_no_file_says_another(tmp_path: Path) -> None:
+def test_the_longest_request_is_model_max_length_if_the_file_has_one(tmp_path: Path) -> None:
     fields = {name: value for name, value in PLAIN.items() if name != "max_position_embeddings"}
     kimi = fields | {"model_type": "kimi_linear", "linear_attn_config": KDA, "model_max_length": 9}
     assert load_model(str(written(tmp_path, kimi))).max_model_len == 9
-    assert load_model(str(written(tmp_path, kimi | {"max_position_embeddings": 7}))).max_model_len == 7
+    assert load_model(str(written(tmp_path, kimi | {"max_position_embeddings": 7}))).max_model_len == 9
 
 
-def test_the_longest_request_is_asked_for_only_where_neither_file_nor_command_says_it(
+def test_a_file_without_a_length_is_planned_for_vllms_2048_tokens_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, {k: v for k, v in PLAIN.items() if k not in ("max_position_embeddings", "model_type")})
-    assert main(["plan", str(path)]) == 2
-    assert capsys.readouterr().err == (f"mini-kv plan: {path} has no max_position_embeddings: give --max-len\n")
-    assert main(["plan", str(path), "--max-len", "2048"]) == 0
-    assert "of 2,048 tokens" in capsys.readouterr().out
+    assert main(["plan", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "request      of 2,048 tokens: " in out
+    assert "limit        the file says no length: vLLM takes 2,048 tokens, or what --max-model-len says" in out
+    assert main(["plan", str(path), "--max-len", "9000"]) == 0
+    assert "limit        " not in capsys.readouterr().out
 
 
 def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
@@ -505,9 +508,11 @@ def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
     """Half of the layers keep everything: 8,192 tokens of 21 full layers, 8 heads of 256, are 1.41 GB in 16 bits."""
     row = next(row for row in PUBLIC["everyday"] if row["name"] == "Gemma 2 9B")
     path = written(tmp_path, row["config"])
-    assert main(["plan", str(path), "--memory", "4", "--step", "4096"]) == 0
+    assert main(["plan", str(path), "--memory", "4", "--max-num-batched-tokens", "2048"]) == 0
     out = capsys.readouterr().out
-    assert "request      of 8,192 tokens, at most 4,096 of them in flight: at most 1,024 blocks, 2.62 GiB" in out
+    assert (
+        "request      of 8,192 tokens: at most 1,024 blocks, 2.62 GiB, with two steps of 2,048 tokens in flight" in out
+    )
 
 
 @pytest.mark.parametrize(
@@ -530,10 +535,41 @@ def test_a_built_in_model_has_the_layers_of_its_published_file(name: str, publis
     assert built_in.num_heads == own.num_heads
 
 
+LING = {
+    "model_type": "bailing_moe",
+    "num_hidden_layers": 20,
+    "num_nextn_predict_layers": 0,
+    "hidden_size": 2048,
+    "moe_shared_expert_intermediate_size": 512,
+    "num_shared_experts": 1,
+    "num_experts": 256,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 1,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+}
+"""Of Ling mini 2.0: everything but `layer_types`."""
+
+
+def test_ling_2_keeps_all_tokens_in_every_layer_and_says_each_number_itself(tmp_path: Path) -> None:
+    specs = load_model(str(written(tmp_path, LING))).kv_cache_spec
+    assert list(specs.values()) == [FullAttentionSpec(16, 4, 128, 2)] * 20
+    for name in ("num_hidden_layers", "num_attention_heads", "max_position_embeddings"):
+        less = written(tmp_path, {field: value for field, value in LING.items() if field != name})
+        if name == "max_position_embeddings":
+            assert load_model(str(less)).max_model_len == 2048
+        else:
+            with pytest.raises(ConfigError, match=f"it does not say {name}"):
+                load_model(str(less))
+    with pytest.raises(ConfigError, match="it has layer_group_size, which plan does not model yet"):
+        load_model(str(written(tmp_path, LING | {"layer_group_size": 5})))  # Ring linear's layers with a state
+
+
 def test_of_a_wrong_name_the_nearest_ones_are_named() -> None:
-    with pytest.raises(
-        ConfigError, match=r"unknown model 'meta-llama/Llama-3.1-8B-Instruct'; did you mean llama-3.1-8b "
-    ):
-        load_model("meta-llama/Llama-3.1-8B-Instruct")
+    with pytest.raises(ConfigError, match=r"unknown model 'meta-llama/Llama-3.1-8B-FP8'; did you mean llama-3.1-8b "):
+        load_model("meta-llama/Llama-3.1-8B-FP8")
     with pytest.raises(ConfigError, match=r"unknown model 'zzz'; choose from llama-3-8b, .* path of a config.json$"):
         load_model("zzz")

@@ -16,8 +16,9 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
+from mini_kv.core.kv_cache_planning import blocks_per_request
 from mini_kv.tools.planning.cost import Card
-from mini_kv.tools.planning.fit import bytes_read, make_fit, memory_of, on_card
+from mini_kv.tools.planning.fit import Memory, bytes_read, make_fit, memory_of, on_card
 from mini_kv.tools.planning.flags import Flags
 from mini_kv.tools.planning.models import Model, load_model
 from mini_kv.tools.planning.plan_command import HOW_TO_SAY_WEIGHTS
@@ -134,7 +135,7 @@ def test_windows_reserve_blocks_for_two_steps_of_the_gpu_s_budget(capsys):
         "h100": ["--gpu", "h100"],
         "a100": ["--gpu", "a100"],
         "given": ["--gpu", "a100", "--max-num-batched-tokens", "8192"],
-        "in flight": ["--step", "16384"],
+        "one step": ["--max-num-batched-tokens", "16384", "--no-async-scheduling"],
         "neither": [],
     }.items():
         assert main(["plan", "gemma-3-27b", "--max-len", "32768", *flags, "--json"]) == 0
@@ -144,9 +145,36 @@ def test_windows_reserve_blocks_for_two_steps_of_the_gpu_s_budget(capsys):
         "h100": (16_384, 2048 + 6 * 1089),
         "a100": (4_096, 2048 + 6 * 321),
         "given": (16_384, 2048 + 6 * 1089),
-        "in flight": (16_384, 2048 + 6 * 1089),
-        "neither": (8_192, 2048 + 6 * 577),
+        "one step": (16_384, 2048 + 6 * 1089),
+        "neither": (16_384, 2048 + 6 * 1089),
     }
+
+
+def test_the_longest_request_that_fits_is_the_last_of_all_lengths_that_do() -> None:
+    """Found by halving, compared with each length in turn, in pools of 2 to 80 blocks."""
+    shape = (4, 1, 5, 2)
+    specs: dict[str, KVCacheSpec] = {
+        "full.0": FullAttentionSpec(*shape),
+        "window.0": SlidingWindowSpec(*shape, sliding_window=12),
+        "chunks.0": ChunkedLocalAttentionSpec(*shape, attention_chunk_size=8),
+    }
+    model = Model("small", "here", 100, specs, {})
+    for num_blocks in range(2, 80, 3):
+        memory = Memory(80 * num_blocks)
+        fit = make_fit(model, Flags(4), specs, memory, max_len=100, max_num_batched_tokens=8, disable_hybrid=False)
+        needed = {length: blocks_per_request(fit.groups, length, 16) for length in range(1, 101)}
+        assert fit.longest == max([length for length, blocks in needed.items() if blocks < num_blocks], default=0)
+
+
+def test_a_request_that_does_not_fit_is_status_1_and_told_the_longest_that_does(capsys):
+    """The null block is never a request's: 256 blocks hold 255 of a request."""
+    assert main(["plan", "llama-3-8b", "--memory", "0.5", "--max-len", "4080"]) == 0
+    assert capsys.readouterr().out.startswith("Room for 1 request of 4,080 tokens in 0.5 GiB.\n")
+    assert main(["plan", "llama-3-8b", "--memory", "0.5", "--max-len", "4096"]) == 1
+    told = "A request of 4,096 tokens does not fit in 0.5 GiB: the longest that fits has 4,080.\n"
+    assert capsys.readouterr().out.startswith(told)
+    assert main(["plan", "llama-3-8b", "--memory", "0.004", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["longest"] == 16
 
 
 def test_concurrency_is_rounded_down(capsys):

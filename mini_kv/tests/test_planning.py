@@ -368,6 +368,19 @@ def test_real_models() -> None:
         "qwen-3-8b": ([36], 0, {16}),
         "mixtral-8x7b": ([32], 0, {16}),
         "mistral-7b-v0.3": ([32], 0, {16}),
+        "qwen-3-0.6b": ([28], 0, {16}),
+        "qwen-3-1.7b": ([28], 0, {16}),
+        "qwen-3-32b": ([64], 0, {16}),
+        "qwen-3-235b-a22b": ([94], 0, {16}),
+        "qwen-3-coder-480b-a35b": ([62], 0, {16}),
+        "qwen-3-vl-8b": ([36], 0, {16}),
+        "llama-3.1-405b": ([126], 0, {16}),
+        "llama-4-maverick": ([12] * 4, 0, {16}),
+        "mixtral-8x22b": ([56], 0, {16}),
+        "kimi-k2": ([61], 0, {16}),
+        "kimi-k2.5": ([61], 0, {16}),
+        "minimax-m2.5": ([62], 0, {16}),
+        "glm-5.2": ([99], 0, {64}),
     }
 
 
@@ -424,7 +437,7 @@ def test_the_plan_of_a_sparse_model_has_pages_of_two_sizes(capsys: pytest.Captur
 def test_the_plan_of_compressed_layers_counts_empty_bytes_and_draws_no_tensors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan", "deepseek-v4-flash", "--memory", "40", "--step", "4096"]) == 0
+    assert main(["plan", "deepseek-v4-flash", "--memory", "40", "--max-num-batched-tokens", "2048"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  blocks of ")[0].rstrip() for line in lines[3:8]] == [
         "group 0  22 layers             window of 128",
@@ -450,7 +463,8 @@ def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:
 
 def test_a_plan_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Groups, totals, tensors, source."""
-    assert main(["plan", "gemma-3-27b", "--memory", "20", "--max-len", "32768", "--step", "2048"]) == 0
+    words = ["--memory", "20", "--max-len", "32768", "--max-num-batched-tokens", "1024"]
+    assert main(["plan", "gemma-3-27b", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["Room for 5 requests of 32,768 tokens in 20 GiB.", "Gemma 3 27B: 62 layers own KV, 0 share it"]
     assert lines[3] == ("group 0  9 layers + 1 empty    window of 1,024     blocks of 16 tokens, at most 193 a request")
@@ -459,7 +473,7 @@ def test_a_plan_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[11:16] == [
         "block        1,310,720 bytes: 10 layers of 131,072",
         "pool         16,384 blocks in 20 GiB, one of them the null block",
-        "request      of 32,768 tokens, at most 2,048 of them in flight: at most 3,206 blocks, 3.91 GiB",
+        "request      of 32,768 tokens: at most 3,206 blocks, 3.91 GiB, with two steps of 1,024 tokens in flight",
         "concurrency  5.11 such requests at once, 167,447 tokens",
         "padding      8 of 70 places are empty: 11.4 %",
     ]
@@ -486,7 +500,7 @@ def test_a_long_drawing_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> 
         ["llama-3-8b", "--memory", "1e300"],
         ["llama-3-8b", "--memory", "1e-300"],
         ["llama-3-8b", "--max-len", "9" * 400],
-        ["llama-3-8b", "--step", "9" * 400],
+        ["llama-3-8b", "--max-num-batched-tokens", "9" * 400],
         ["llama-3-8b", "--block-size", "9" * 400],
         ["llama-3-8b", "--max-len", "0"],
         ["llama-3-8b", "--block-size", "0"],

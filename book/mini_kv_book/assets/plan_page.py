@@ -111,7 +111,8 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
         "figures": [
             ["bytes per block", f"{fit.bytes_per_block:,}"],
             [f"blocks per request of {fit.max_len:,} tokens", f"{fit.blocks_per_request:,}"],
-            ["tokens in flight, for which windows reserve blocks", f"{fit.step:,}"],
+            ["tokens in flight, for which windows reserve blocks", f"{fit.in_flight:,}"],
+            *([["layers of the drafter", text]] if (text := plan_command.drafter(fit)) else []),
             *([] if fit.config is None else _room(fit, fit.config.num_blocks)),
         ],
         "layers": _layers(fit),
@@ -126,6 +127,7 @@ def _room(fit: Fit, num_blocks: int) -> list[list[str]]:
     return [
         ["blocks in the pool", f"{num_blocks:,}"],
         ["such requests at once", plan_command.two_decimals(fit.concurrency)],
+        *([["with states", text]] if (text := plan_command.states(fit)) else []),
         ["tokens of all of them (vLLM: KV cache size)", f"{fit.capacity:,}"],
     ]
 

@@ -12,9 +12,8 @@ from mini_kv.core.kv_cache_planning import (
     blocks_per_request,
     get_kv_cache_config,
     get_kv_cache_groups,
-    with_cache_dtype,
 )
-from mini_kv.tools.planning.models import load_model
+from mini_kv.tools.planning.flags import Flags
 
 FOLDER = Path(__file__).parent
 PLANNING = FOLDER / "vllm-0.33-planning.json"
@@ -35,14 +34,18 @@ def planning_rows() -> list[dict[str, Any]]:
 
 def our_plan(path: Path, flags: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
     """Return mini_kv's plan of the file, in the words of the recording, for the same longest request."""
-    load = {name: value for name, value in flags.items() if name != "kv_cache_dtype"}
-    model = load_model(str(path), **load)
-    specs = with_cache_dtype(model.kv_cache_spec, flags.get("kv_cache_dtype", "auto"))
+    flags = dict(flags)
+    drafts = flags.pop("speculative_config", {})
+    if "model" in drafts:
+        flags["drafter"] = str(path.with_name("drafter.json"))
+        Path(flags["drafter"]).write_text(json.dumps(drafts["model"]), encoding="utf-8")
+    model, specs = Flags(num_speculative_tokens=drafts.get("num_speculative_tokens", 0), **flags).load(str(path))
     groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=False)
     config = get_kv_cache_config(groups, MEMORY)
     per_request = blocks_per_request(groups, recorded["max_model_len"], recorded["max_in_flight_tokens"])
     specs_of_groups = [group.kv_cache_spec for group in groups]
     return {
+        "max_model_len": model.max_model_len,
         "groups": [
             [type(spec).__name__, spec.block_size, spec.page_size_bytes, len(group.layer_names)]
             for group, spec in zip(groups, specs_of_groups, strict=True)

@@ -239,6 +239,11 @@ def plan(config: dict[str, Any], **flags: Any) -> dict[str, Any]:
         config = {**config, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]}
     folder = tempfile.mkdtemp()
     (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    drafter = flags.get("speculative_config", {}).get("model")
+    if drafter is not None:
+        place = Path(tempfile.mkdtemp())
+        (place / "config.json").write_text(json.dumps(drafter), encoding="utf-8")
+        flags["speculative_config"] = flags["speculative_config"] | {"model": str(place)}
     arguments = EngineArgs(
         model=folder,
         skip_tokenizer_init=True,
@@ -259,6 +264,9 @@ def plan(config: dict[str, Any], **flags: Any) -> dict[str, Any]:
         torch.set_default_dtype(vllm_config.model_config.dtype)
         with torch.device("meta"), OnMeta():
             initialize_model(vllm_config=vllm_config)
+            if vllm_config.speculative_config is not None:
+                draft = vllm_config.speculative_config.draft_model_config
+                initialize_model(vllm_config=vllm_config, model_config=draft, prefix="draft")
         vllm.platforms.current_platform.update_block_size_for_backend(vllm_config)
         vllm_config.validate_block_size()
         register_all_kvcache_specs(vllm_config)

@@ -60,7 +60,7 @@ class Config:
     def __init__(self, path: Path) -> None:
         self.path = path
         rules = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
-        outer = read_object(path, refusal)
+        outer = read_object(path, refusal, infinite=True)  # Nemotron's time_step_limit
         self.levels = [outer]
         """The file's objects from the outermost to the decoder's."""
         while inner := [self.levels[-1][name] for name in TEXT_PARTS if isinstance(self.levels[-1].get(name), dict)]:
@@ -72,6 +72,8 @@ class Config:
         implied = rules["model_types"].get(self.model_type)
         self.states: dict[str, Any] = rules["states"].get(self.model_type, {})
         """The rule to read layers with a state, if the model has some."""
+        self.drafter: dict[str, Any] | None = rules["drafters"].get(self.model_type)
+        """The rule for the layers of the model's own drafts, or `None` if there is none for this type."""
         self.weights: dict[str, Any] | None = rules["weights"].get(self.model_type)
         """The rule to count weights, or `None` if there is none for this type."""
         for name in COUNTS:

@@ -17,7 +17,8 @@ from typing import Any
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.strict_json import read_object
 from mini_kv.tools.planning.config_file import Config, refusal, short
-from mini_kv.tools.planning.config_layers import attention_of_blocks, read_indexers, read_layers
+from mini_kv.tools.planning.config_layers import MAX_LAYERS, attention_of_blocks, read_indexers, read_layers
+from mini_kv.tools.planning.config_lengths import read_lengths
 from mini_kv.tools.planning.config_weights import count_parameters
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -38,7 +39,6 @@ def read_config(path: Path) -> dict[str, Any]:
     config = Config(path)
     layers = read_layers(config)
     num_heads = config.integer("num_attention_heads") if {*layers} - {"state", "none"} else None
-    limits = [name for name in ("max_position_embeddings", "model_max_length") if config.get(name) is not None]
     asked = "" if config.kv_cache_dtype == "auto" else f". It asks for a cache in {config.kv_cache_dtype}"
     values = {
         "title": config.model_type or path.parent.name or str(path),
@@ -46,8 +46,8 @@ def read_config(path: Path) -> dict[str, Any]:
         "layers": layers,
         "num_heads": num_heads,
         "num_kv_shared_layers": _num_kv_shared_layers(config, layers),
-        "max_model_len": config.integer(limits[0]) if limits else None,
         "kv_cache_dtype": config.kv_cache_dtype,
+        **read_lengths(config),
     }
     if "window" in layers:
         window = config.integer("sliding_window_size" if config.has_swa_fields else "sliding_window")
@@ -59,7 +59,20 @@ def read_config(path: Path) -> dict[str, Any]:
         values["state"] = _state(config)
     if num_heads is not None:
         values |= _sizes(config, num_heads, layers)
+    values["drafter"] = _own_drafter(config, values)
     return values | _weights(config, values)
+
+
+def _own_drafter(config: Config, values: dict[str, Any]) -> list[str]:
+    """Return the kinds of the layers that the model brings for its own drafts."""
+    rule = config.drafter
+    if rule is None:
+        return []
+    number = rule.get("default", 0)
+    if config.get(rule["field"]):
+        number = config.integer(rule["field"], at_most=MAX_LAYERS)
+    kinds = ("window",) if rule.get("window") else ("full", "latent", "indexer")
+    return [kind for kind in kinds if kind in values["layers"]] * int(number)
 
 
 def _state(config: Config) -> dict[str, Any]:

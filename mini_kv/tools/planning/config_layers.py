@@ -18,7 +18,7 @@ from typing import Any
 from mini_kv.tools.planning import compressed
 from mini_kv.tools.planning.config_file import Config, short
 
-_MAX_LAYERS = 1_000
+MAX_LAYERS = 1_000
 KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunks"}
 STATE_KINDS = {
     "attention": "full",
@@ -36,7 +36,7 @@ def read_layers(config: Config) -> list[str]:
     """Return the kind of each layer: full, window, chunks or state, or none for a layer without KV."""
     if config.states:
         return _layers_with_states(config)
-    num_layers = config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     own = OWN_FIELDS.keys() & config.implied.keys()
     if own:
         return OWN_FIELDS[own.pop()](config)
@@ -69,7 +69,7 @@ def _full_every(config: Config) -> int | None:
         return None
     if isinstance(pattern, str) and fullmatch("L{1,31}G", pattern):  # EXAONE 4 spells it LLLG
         return len(pattern)
-    return config.integer("sliding_window_pattern", at_most=_MAX_LAYERS)
+    return config.integer("sliding_window_pattern", at_most=MAX_LAYERS)
 
 
 def _listed_layers(config: Config, types: object, num_layers: int) -> list[str]:
@@ -79,7 +79,7 @@ def _listed_layers(config: Config, types: object, num_layers: int) -> list[str]:
         raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
     known = KINDS | STATE_KINDS if config.states else KINDS
     if "index_head_dim" in config.implied:
-        known = known | {"indexed_attention": "full"}
+        known = known | {"indexed_attention": "full", "deepseek_sparse_attention": "full"}
     for kind in types:
         if kind not in known:
             raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")
@@ -97,7 +97,7 @@ def _listed_layers(config: Config, types: object, num_layers: int) -> list[str]:
 
 def _flagged_layers(config: Config) -> list[str]:
     """Return the kinds of MiMo's layers. Its list has 1 for a window, 0 for full attention."""
-    num_layers = config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     flags = config.get("hybrid_layer_pattern")
     if flags is None:
         raise config.error("it does not say which layers keep a window: hybrid_layer_pattern is missing")
@@ -113,7 +113,7 @@ def _block_layers(config: Config) -> list[str]:
 
 def _compressed_layers(config: Config) -> list[str]:
     """Return the kinds of DeepSeek-V4's layers. Its list of ratios also has the layers that draft."""
-    num_layers = config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     ratios = config.get("compress_ratios")
     if not isinstance(ratios, list) or len(ratios) < num_layers or not all(type(r) is int for r in ratios):
         raise config.error(f"compress_ratios is {short(ratios)}, it must be a list of {num_layers} numbers")
@@ -138,7 +138,7 @@ def attention_of_blocks(config: Config) -> list[dict[str, Any]]:
 
     Source: vLLM 0.33, `DeciLMDecoderLayer` (models/nemotron_nas.py).
     """
-    num_layers = config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     num_heads = config.integer("num_attention_heads")
     blocks = config.get("block_configs")
     if not isinstance(blocks, list) or len(blocks) != num_layers:
@@ -165,7 +165,7 @@ def _chunked_layers(config: Config, num_layers: int) -> list[str]:
         if not isinstance(rotated, list) or len(rotated) != num_layers or not set(map(str, rotated)) <= {"0", "1"}:
             raise config.error(f"no_rope_layers is {short(rotated)}, it must be {num_layers} times 0 or 1")
         return ["chunks" if rotates else "full" for rotates in rotated]
-    every = config.integer("no_rope_layer_interval", at_most=_MAX_LAYERS)
+    every = config.integer("no_rope_layer_interval", at_most=MAX_LAYERS)
     return ["full" if index % every == 0 else "chunks" for index in range(1, num_layers + 1)]
 
 
@@ -174,7 +174,7 @@ def _layers_with_states(config: Config) -> list[str]:
     layout = config.states.get("layout")
     if layout is not None:
         kinds = ["full", "state"] if layout == "in every layer" else ["state"]
-        return kinds * config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+        return kinds * config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     pattern = config.get("hybrid_override_pattern")
     if pattern is not None:
         if not isinstance(pattern, str) or not set(pattern) <= set(LETTERS):
@@ -185,26 +185,26 @@ def _layers_with_states(config: Config) -> list[str]:
     types = config.get("layers_block_type") or config.get("layer_types")
     if types is not None:
         is_said = config.get("num_hidden_layers") is not None or not isinstance(types, list)
-        length = config.integer("num_hidden_layers", at_most=_MAX_LAYERS) if is_said else len(types)
+        length = config.integer("num_hidden_layers", at_most=MAX_LAYERS) if is_said else len(types)
         return _listed_layers(config, types, length)
-    num_layers = config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     if config.get("full_attn_idxs") is not None:
         return _indexed_layers(config, config.get("full_attn_idxs"), num_layers)
     if config.get("attn_layer_period"):
-        period = config.integer("attn_layer_period", at_most=_MAX_LAYERS)
+        period = config.integer("attn_layer_period", at_most=MAX_LAYERS)
         offset = config.get("attn_layer_offset")
         if type(offset) is not int or not 0 <= offset < period:
             raise config.error(f"attn_layer_offset is {short(offset)}, it must be from 0 to {period - 1}")
         return ["full" if index % period == offset else "state" for index in range(num_layers)]
     if config.get("full_attention_interval") is None:
         raise config.error("it does not say which layers keep a state: layer_types is missing")
-    every = config.integer("full_attention_interval", at_most=_MAX_LAYERS)
+    every = config.integer("full_attention_interval", at_most=MAX_LAYERS)
     return ["full" if index % every == 0 else "state" for index in range(1, num_layers + 1)]
 
 
 def _kimi_layers(config: Config) -> list[str]:
     """Return Kimi's layers. They are counted from 1, and each is in one of two lists."""
-    num_layers = config.integer("num_hidden_layers", at_most=_MAX_LAYERS)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     kinds: dict[int, str] = {}
     for field, kind in (("kda_layers", "state"), ("full_attn_layers", "full")):
         numbers = config.get(f"linear_attn_config.{field}")
@@ -235,8 +235,8 @@ def read_indexers(config: Config, num_layers: int) -> list[bool]:
             raise config.error(f"index_topk_pattern is {short(pattern)}, it must be {num_layers} times F or S")
         found = [letter == "F" for letter in pattern]
     else:
-        every = config.integer("index_topk_freq", at_most=_MAX_LAYERS)
-        offset = config.integer("index_skip_topk_offset", at_most=_MAX_LAYERS)
+        every = config.integer("index_topk_freq", at_most=MAX_LAYERS)
+        offset = config.integer("index_skip_topk_offset", at_most=MAX_LAYERS)
         found = [max(layer - offset + 1, 0) % every == 0 for layer in range(num_layers)]
     types = config.get("indexer_types")
     if types is not None and types != ["full" if has_one else "shared" for has_one in found]:

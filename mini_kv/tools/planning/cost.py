@@ -34,21 +34,35 @@ class Card:
     max_num_batched_tokens: int = 2048
     """Tokens per step of vLLM 0.33's server, if not given. Source: `EngineArgs.get_batch_defaults`."""
 
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests per step of vLLM 0.33's server, if not given. Source: as above."""
+        return 1024 if self.max_num_batched_tokens > 2048 else 256
+
 
 H200 = Card("H200", 989e12, 4.8e12, 141e9, exports_states=True, max_num_batched_tokens=8192)
 """nvidia.com/en-us/data-center/h200, the SXM form, read in November 2026."""
 
 CARDS = {
+    "b300": Card("B300", 2250e12, 8e12, 288e9, True, 16384),  # an eighth of the DGX B300 data sheet
     "b200": Card("B200", 2250e12, 8e12, 180e9, True, 16384),  # an eighth of the DGX B200 data sheet
     "h200": H200,
     "h100": Card("H100", 989e12, 3.35e12, 80e9, True, 8192),  # nvidia.com/en-us/data-center/h100, SXM
+    "h20": Card("H20", 148e12, 4.0e12, 96e9, True, 8192),  # NVIDIA's H20 data sheet, the form of 96 GB
+    "gb10": Card("GB10", 125e12, 0.273e12, 128e9, True),  # NVIDIA DGX Spark data sheet: an eighth of FP4
     "a100": Card("A100", 312e12, 2.039e12, 80e9),  # nvidia.com/en-us/data-center/a100, SXM
     "a100-40gb": Card("A100", 312e12, 1.555e12, 40e9),
     "l40s": Card("L40S", 362e12, 0.864e12, 48e9),  # nvidia.com/en-us/data-center/l40s
     "l4": Card("L4", 121e12, 0.3e12, 24e9),  # nvidia.com/en-us/data-center/l4, without sparsity
     "a10": Card("A10", 125e12, 0.6e12, 24e9),  # nvidia.com/en-us/data-center/products/a10-gpu
     "t4": Card("T4", 65e12, 0.32e12, 16e9),  # nvidia.com/en-us/data-center/tesla-t4
+    "rtx-pro-6000": Card("RTX PRO 6000", 503.8e12, 1.792e12, 96e9, True, 8192),  # RTX Blackwell PRO white paper
+    "rtx-5090": Card("RTX 5090", 209.5e12, 1.792e12, 32e9, True),  # NVIDIA RTX Blackwell GPU white paper, appendix A
     "rtx-4090": Card("RTX 4090", 165e12, 1.008e12, 24e9),  # NVIDIA Ada GPU architecture white paper, appendix A
+    "rtx-3090": Card("RTX 3090", 71e12, 0.936e12, 24e9),  # NVIDIA Ampere GA102 GPU white paper, appendix A
+    "mi355x": Card(
+        "MI355X", 2516e12, 8e12, 288e9, False, 16384
+    ),  # amd.com/en/products/accelerators/instinct/mi350/mi355x
     "mi300x": Card(
         "MI300X", 1307e12, 5.3e12, 192e9, False, 16384
     ),  # amd.com/en/products/accelerators/instinct/mi300/mi300x

@@ -9,6 +9,7 @@ than its memory. The memory of a forward itself (activations, CUDA graphs) is no
 the memory that is left for the cache. `--memory` takes that number.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -103,13 +104,44 @@ class Fit:
     memory: Memory
     max_len: int
     """Tokens of the longest request."""
-    step: int
-    """The most tokens that are scheduled and not yet computed."""
+    max_num_batched_tokens: int
+    """The most tokens of a step."""
+    num_steps: int
+    """Steps in flight: 2, since vLLM schedules one while the one before it runs (`async_scheduling`), or 1."""
+
+    @property
+    def in_flight(self) -> int:
+        """The most tokens that are scheduled and not yet computed. Windows and chunks keep blocks for them.
+
+        Source: vLLM 0.33, `VllmConfig.max_in_flight_tokens`.
+        """
+        return self.num_steps * self.max_num_batched_tokens
 
     @property
     def concurrency(self) -> float:
         """Requests of the greatest length that fit at once. 0 if the memory is not known."""
-        return 0 if self.config is None else get_max_concurrency(self.config, self.max_len, self.step)
+        return 0 if self.config is None else get_max_concurrency(self.config, self.max_len, self.in_flight)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that fits, at most `max_len`. 0 if not even one token does.
+
+        As vLLM, which keeps the null block back: `estimate_max_model_len`. A longer request never needs fewer blocks.
+        """
+        usable = 0 if self.config is None else self.config.num_blocks - 1
+        return bisect_right(
+            range(1, self.max_len + 1), usable, key=lambda num: blocks_per_request(self.groups, num, self.in_flight)
+        )
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """The most requests at once, however short, or `None` without states, which each of them holds from the start.
+
+        vLLM 0.33 checks less: `max_num_seqs` is refused only above all blocks of the pool.
+        """
+        if self.config is None or not any(isinstance(spec, MambaSpec) for spec in self.specs.values()):
+            return None
+        return (self.config.num_blocks - 1) // blocks_per_request(self.groups, 1, self.in_flight)
 
     @property
     def capacity(self) -> int:
@@ -124,7 +156,7 @@ class Fit:
     @property
     def blocks_per_request(self) -> int:
         """The most blocks that a request of the greatest length holds."""
-        return blocks_per_request(self.groups, self.max_len, self.step)
+        return blocks_per_request(self.groups, self.max_len, self.in_flight)
 
     def tokens_per_second(self, batch: int) -> float | None:
         """Return the most tokens per second of that many requests of the greatest length, all together.
@@ -148,13 +180,14 @@ def make_fit(
     memory: Memory,
     *,
     max_len: int,
-    step: int = 8192,
+    max_num_batched_tokens: int = 8192,
+    num_steps: int = 2,
     disable_hybrid: bool | None = None,
 ) -> Fit:
     """Return the cache of a model, as `flags.load` gave it. Raises `ConfigError` if there is no plan for it."""
     groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=disable_hybrid)
     config = None if memory.kv is None else get_kv_cache_config(groups, memory.kv)
-    return Fit(model, flags, specs, tuple(groups), config, memory, max_len, step)
+    return Fit(model, flags, specs, tuple(groups), config, memory, max_len, max_num_batched_tokens, num_steps)
 
 
 def bytes_read(spec: KVCacheSpec, num_tokens: int) -> int:

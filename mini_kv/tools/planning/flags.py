@@ -11,6 +11,8 @@ from mini_kv.tools.planning.cost import CARDS, Card
 from mini_kv.tools.planning.models import Model, load_model, model_names
 from mini_kv.tools.planning.states import GDN_PREFILL_BACKENDS
 
+NO_DRAFTER = "none"
+"""A drafter without KV, such as one that looks for repeated text."""
 LARGEST = 1_000_000_000
 """The largest number that an option takes: tokens, cards, GiB."""
 
@@ -24,18 +26,29 @@ class Flags:
     tensor_parallel_size: int = 1
     num_speculative_tokens: int = 0
     gdn_prefill_backend: str = "flashinfer"
+    drafter: str | None = None
+    """A config.json of the model that makes the drafts, or `NO_DRAFTER`. `None`: the model itself, if it can."""
     card: Card | None = None
     """The GPU, or `None` if not given. It decides the backend above if that is not given."""
 
     def load(self, name: str) -> tuple[Model, dict[str, KVCacheSpec]]:
         """Return the model of that name or file, and one card's share of each layer. Errors: `load_model`'s."""
         model = load_model(
-            name, self.block_size, self.tensor_parallel_size, self.num_speculative_tokens, self.gdn_prefill_backend
+            name,
+            self.block_size,
+            self.tensor_parallel_size,
+            self.num_speculative_tokens,
+            self.gdn_prefill_backend,
+            self.drafter is None,
         )
+        layers = model.kv_cache_spec
+        if self.drafter not in (None, NO_DRAFTER):
+            drafter = load_model(self.drafter, self.block_size, self.tensor_parallel_size).kv_cache_spec.values()
+            layers = layers | {f"drafter.{number}": spec for number, spec in enumerate(drafter)}
         asked = {self.kv_cache_dtype, model.kv_cache_dtype} - {"auto"}
         if len(asked) > 1:
             raise ConfigError(f"{name} asks for a cache in {model.kv_cache_dtype}: leave --kv-cache-dtype out")
-        return model, with_cache_dtype(model.kv_cache_spec, asked.pop() if asked else "auto")
+        return model, with_cache_dtype(layers, asked.pop() if asked else "auto")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +58,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     about = "drafts per step (default: 0)"
     parser.add_argument("--num-speculative-tokens", type=int, default=0, metavar="N", help=about)
+    about = (
+        f"config.json of what drafts, such as EAGLE's, or {NO_DRAFTER} if it keeps no KV (default: the model itself)"
+    )
+    parser.add_argument("--drafter", metavar="FILE", help=about)
     add_card_flags(parser)
 
 
@@ -73,7 +90,10 @@ def read_flags(args: argparse.Namespace) -> Flags:
     """Return the flags. Raises `ConfigError` for a number out of range."""
     check_number("block_size", args.block_size)
     check_number("num_speculative_tokens", args.num_speculative_tokens, 0)
-    return replace(read_card_flags(args, args.block_size), num_speculative_tokens=args.num_speculative_tokens)
+    if args.drafter is not None and not args.num_speculative_tokens:
+        raise ConfigError("--drafter needs --num-speculative-tokens: without drafts nothing drafts")
+    flags = read_card_flags(args, args.block_size)
+    return replace(flags, num_speculative_tokens=args.num_speculative_tokens, drafter=args.drafter)
 
 
 def read_card_flags(args: argparse.Namespace, block_size: int) -> Flags:

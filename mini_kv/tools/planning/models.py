@@ -1,5 +1,6 @@
 """Shapes of real models' layers, read from models.toml or from a model's own config.json."""
 
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -17,7 +18,6 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.messages import listed, shown
 from mini_kv.tools.planning import compressed
-from mini_kv.tools.planning.config_file import LARGEST
 from mini_kv.tools.planning.config_json import read_config
 from mini_kv.tools.planning.cut import on_one_card
 from mini_kv.tools.planning.states import StateLayer
@@ -25,6 +25,8 @@ from mini_kv.tools.planning.states import StateLayer
 MODELS = Path(__file__).with_name("models.toml")
 BYTES = 2
 """Bytes of one number of KV or state: bf16."""
+SAME_SHAPE = {"instruct", "it", "base", "chat", "thinking", "hf", "meta"}
+"""Words in the names of models that were trained further, or of who published them. Their layers are the same."""
 SPARSE_BLOCK = 64
 """Blocks of sparse layers and their indexers are multiples of this number of tokens. Source: vLLM 0.33,
 `get_supported_kernel_block_sizes` of `DeepseekV32IndexerBackend`."""
@@ -36,8 +38,8 @@ class Model:
 
     title: str
     source: str
-    max_model_len: int | None
-    """Tokens of the longest request, or `None` if a config.json does not have it."""
+    max_model_len: int
+    """Tokens of the longest request, if the caller does not set it."""
     kv_cache_spec: dict[str, KVCacheSpec]
     """Shape of each layer that owns KV, by a name such as `window.3`, in the model's order."""
     kv_sharing: dict[str, str]
@@ -54,6 +56,10 @@ class Model:
     """How the bytes of a config.json's weights are known: counted, or from its index."""
     weights_unknown: str = ""
     """Why they are not known, if they are not."""
+    max_model_len_limit: int | None = None
+    """The most tokens that a caller may set, or `None` for a config.json without a length."""
+    num_drafter_layers: int = 0
+    """Layers with KV that the model brings for its own drafts, whether they are used or not."""
     kv_cache_dtype: str = "auto"
     """The form of keys and values that a quantized config.json asks for: auto or fp8."""
 
@@ -69,6 +75,7 @@ def load_model(
     tensor_parallel_size: int = 1,
     num_speculative_tokens: int = 0,
     gdn_prefill_backend: str = "flashinfer",
+    drafts_itself: bool = True,
 ) -> Model:
     """Return the model of that name, or of a config.json at that path, as one of several cards keeps it.
 
@@ -78,14 +85,12 @@ def load_model(
         tensor_parallel_size: cards that the model is cut over.
         num_speculative_tokens: drafts per step, each of which makes a state larger.
         gdn_prefill_backend: the kernel for the prefill of gated delta nets. See `GDN_PREFILL_BACKENDS`.
+        drafts_itself: drafts come from the model's own layers for them, which keep KV, and not from elsewhere.
 
     Raises `ConfigError` for an unknown name, with the choices, for a file without the size of its model's KV, and for
     heads that the cards cannot share.
     """
-    models = {name: read_config(Path(name))} if name.endswith(".json") else _read()
-    if name not in models:
-        raise ConfigError(_unknown(name, list(models)))
-    values = models[name]
+    values = read_config(Path(name)) if name.endswith(".json") else _find(name, _read())
     kinds = [kind for kind in _kinds(values) if kind != "none"]
     counts = dict.fromkeys(kinds, 0)
     if "indexer" in counts:
@@ -102,13 +107,15 @@ def load_model(
             block_size, tensor_parallel_size, num_speculative_tokens, gdn_prefill_backend
         )
         if not specs:  # vLLM caches no prefixes of states alone: one block, as long as the longest request
-            longest = values["max_model_len"] or LARGEST
-            state = replace(state, block_size=longest, num_prefill_checkpoint_blocks=0)
+            state = replace(state, block_size=values["max_model_len"], num_prefill_checkpoint_blocks=0)
         specs["state"] = state
     owned = {names[i]: specs[kinds[i]] for i in range(num_owners)}
     if "layer_kv_heads" in values:
         heads = zip(owned.items(), values["layer_kv_heads"], strict=True)
         owned = {name: replace(spec, num_kv_heads=number) for (name, spec), number in heads}  # type: ignore[call-arg]
+    drafter = values.get("drafter", [])
+    if drafts_itself and num_speculative_tokens:
+        owned |= {f"drafter.{number}": specs[kind] for number, kind in enumerate(drafter)}
     return Model(
         values["title"],
         values["source"],
@@ -119,8 +126,28 @@ def load_model(
         *_weights(values),
         values.get("weights_from", ""),
         values.get("weights_unknown", ""),
+        values.get("max_model_len_limit", values["max_model_len"]),
+        len(drafter) - drafter.count("indexer"),
         values.get("kv_cache_dtype", "auto"),
     )
+
+
+def _find(name: str, models: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the model of this name, as people type it. Raises `ConfigError` with the names most like an unknown one.
+
+    qwen-3.5-35b-a3b   Qwen3.5-35B-A3B   Qwen/Qwen3.5-35B-A3B   Qwen/Qwen3.6-35B-A3B   the same
+    """
+    for own, values in models.items():
+        files = re.findall(r"config\.json of (\S+) on Hugging Face", values["source"])
+        if _plain(name) in map(_plain, (own, *files, *values.get("also", ()))):
+            return values
+    raise ConfigError(_unknown(name, list(models)))
+
+
+def _plain(name: str) -> str:
+    """Return a name without its owner, its capitals, its signs, and the words of a variant with the same shape."""
+    words = re.split(r"[^a-z0-9]+", name.lower().rpartition("/")[2])
+    return "".join(word for word in words if word not in SAME_SHAPE)
 
 
 def _unknown(name: str, names: list[str]) -> str:

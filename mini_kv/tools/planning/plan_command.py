@@ -21,13 +21,13 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_tensors
 from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
-from mini_kv.tools.planning.flags import LARGEST, Flags, add_flags, check_number, read_flags
+from mini_kv.tools.planning.flags import LARGEST, NO_DRAFTER, Flags, add_flags, check_number, read_flags
 from mini_kv.tools.planning.models import Model, load_model
 
 MEMORY = 16.0
 """GiB of the cache, if neither a memory nor a GPU is given."""
-STEP = 8192
-"""The most tokens in flight, if nothing is given."""
+BUDGET = 8192
+"""Tokens per step, if nothing is given: those of vLLM's server on an H100."""
 HYBRID = {"on": False, "off": True, "auto": None}
 HOW_TO_SAY_WEIGHTS = (
     "Give --weights in GB, or put the model's model.safetensors.index.json into the folder of the config."
@@ -50,53 +50,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rarer.add_argument("--weights", type=float, metavar="GB", help=about)
     share, about = GPU_MEMORY_UTILIZATION, f"of the GPU that may be used (default: {GPU_MEMORY_UTILIZATION})"
     rarer.add_argument("--gpu-memory-utilization", type=float, default=share, metavar="SHARE", help=about)
-    about = "tokens per step; two steps are in flight"
+    about = f"tokens per step (default: the GPU's, or {BUDGET})"
     rarer.add_argument("--max-num-batched-tokens", type=int, metavar="N", help=about)
-    about = "or the most tokens in flight (default: 8192)"
-    rarer.add_argument("--step", type=int, metavar="N", help=about)
+    about = "one step in flight, in place of two"
+    rarer.add_argument("--no-async-scheduling", action="store_true", help=about)
     about = "off: all layers keep all tokens, in one group"
     rarer.add_argument("--hybrid", choices=list(HYBRID), default="auto", help=about)
 
 
 @one_line_errors("plan", ConfigError)
 def run(args: argparse.Namespace) -> int:
-    """Print the plan and return 0, or 2 with one line on stderr if no plan is possible."""
+    """Print the plan. Return 0, 1 if not one request fits, or 2 with one line on stderr if no plan is possible."""
     fit = plan(args)
     lines = _plan_lines(fit, lines_of_cut(args.model, fit.flags))
-    return print_report(args, lambda: as_dict(fit), lambda: lines)
+    print_report(args, lambda: as_dict(fit), lambda: lines)
+    return int(fit.config is not None and fit.longest < fit.max_len)
 
 
 def plan(args: argparse.Namespace) -> Fit:
     """Return the plan for the arguments. Raises `ConfigError` for an unusable one, or if there is no plan."""
     flags = read_flags(args)
     check_number("max_len", 1 if args.max_len is None else args.max_len)
-    in_flight = _tokens_in_flight(args, flags)
+    budget = args.max_num_batched_tokens
+    if budget is None:
+        budget = BUDGET if flags.card is None else flags.card.max_num_batched_tokens
+    check_number("max_num_batched_tokens", budget)
     model, specs = flags.load(args.model)
-    max_len = args.max_len if args.max_len is not None else model.max_model_len
-    if max_len is None:
-        raise ConfigError(f"{args.model} has no max_position_embeddings: give --max-len")
     return make_fit(
         model,
         flags,
         specs,
         _memory(args, model, flags),
-        max_len=max_len,
-        step=in_flight,
+        max_len=model.max_model_len if args.max_len is None else args.max_len,
+        max_num_batched_tokens=budget,
+        num_steps=1 if args.no_async_scheduling else 2,
         disable_hybrid=HYBRID[args.hybrid],
     )
-
-
-def _tokens_in_flight(args: argparse.Namespace, flags: Flags) -> int:
-    """Return the most tokens that are scheduled and not yet computed: windows reserve blocks for them.
-
-    vLLM schedules a step while the one before it runs (`async_scheduling`). Source: `VllmConfig.max_in_flight_tokens`.
-    """
-    for name in ("step", "max_num_batched_tokens"):
-        check_number(name, 1 if getattr(args, name) is None else getattr(args, name))
-    if args.step is not None:
-        return int(args.step)
-    budget = args.max_num_batched_tokens or (flags.card and flags.card.max_num_batched_tokens)
-    return 2 * budget if budget else STEP
 
 
 def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
@@ -148,7 +137,7 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
     width = max(18, *(len(describe(group.kv_cache_spec)) for group in groups))
     for group_id, group in enumerate(groups):
         spec, num_layers = group.kv_cache_spec, len(group.layer_names)
-        most = spec.max_admission_blocks_per_request(fit.step, fit.max_len)
+        most = spec.max_admission_blocks_per_request(fit.in_flight, fit.max_len)
         padding = f" + {size - num_layers} empty" if num_layers < size and not _is_packed(groups) else ""
         layers = f"{num_layers} layers{padding}"
         lines.append(
@@ -160,10 +149,12 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         *([f"weights      {text}: --weights takes another size"] if (text := weights(fit)) else []),
         f"block        {fit.bytes_per_block:,} bytes: {_pages(groups, size)}",
         *_pool(fit),
-        f"request      of {fit.max_len:,} tokens, at most {fit.step:,} of them in flight: at most"
-        f" {fit.blocks_per_request:,} blocks, {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB",
+        f"request      of {fit.max_len:,} tokens: at most {fit.blocks_per_request:,} blocks,"
+        f" {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB, with {_in_flight(fit)} in flight",
         *_concurrency(fit),
+        *([f"states       {text}"] if (text := states(fit)) else []),
         *_limit(fit),
+        *([f"drafter      {text}"] if (text := drafter(fit)) else []),
         *([f"speed        {text}"] if (text := speed(fit)) else []),
         f"padding      {_padding(groups, size)}",
         "",
@@ -172,6 +163,12 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         f"source: {model.source}",
     ]
     return lines
+
+
+def _in_flight(fit: Fit) -> str:
+    """Return the steps in flight and their tokens."""
+    steps = "one step" if fit.num_steps == 1 else "two steps"
+    return f"{steps} of {fit.max_num_batched_tokens:,} tokens"
 
 
 def _pool(fit: Fit) -> list[str]:
@@ -188,6 +185,16 @@ def _concurrency(fit: Fit) -> list[str]:
     return [f"concurrency  {two_decimals(fit.concurrency)} such requests at once, {fit.capacity:,} tokens"]
 
 
+def states(fit: Fit) -> str:
+    """Return the most requests at once that states allow, or an empty string without states or memory."""
+    if fit.config is None or fit.max_num_seqs is None:
+        return ""
+    remark = f"vLLM does not start with --max-num-seqs above {fit.config.num_blocks:,}"
+    if fit.memory.card is not None and fit.memory.card.max_num_seqs > fit.config.num_blocks:
+        remark += f", and its default is {fit.memory.card.max_num_seqs:,}"
+    return f"at most {fit.max_num_seqs:,} requests at once, however short: {remark}"
+
+
 def fits(fit: Fit) -> str:
     """Return the answer in a sentence."""
     card, cards = fit.memory.card, fit.flags.tensor_parallel_size
@@ -196,8 +203,9 @@ def fits(fit: Fit) -> str:
         where = f"on one {card.name}" if cards == 1 else f"on {cards} {card.name} GPUs"
     if fit.config is None:
         return f"The room {where} is not known, because the weights cannot be counted: {fit.model.weights_unknown}."
-    if fit.concurrency < 1:
-        return f"A request of {fit.max_len:,} tokens does not fit {where}."
+    if fit.longest < fit.max_len:
+        most = f"the longest that fits has {fit.longest:,}" if fit.longest else "not one token does"
+        return f"A request of {fit.max_len:,} tokens does not fit {where}: {most}."
     requests = "1 request" if int(fit.concurrency) == 1 else f"{int(fit.concurrency):,} requests"
     return f"Room for {requests} of {fit.max_len:,} tokens {where}."
 
@@ -233,11 +241,27 @@ def weights(fit: Fit) -> str:
 
 
 def _limit(fit: Fit) -> list[str]:
-    """Return a remark if the longest request is longer than the model allows."""
-    most = fit.model.max_model_len
+    """Return a remark if the longest request is longer than the model allows, or if the file does not say it."""
+    most = fit.model.max_model_len_limit
+    if most is None and fit.max_len == fit.model.max_model_len:
+        return [
+            f"limit        the file says no length: vLLM takes {fit.max_len:,} tokens, or what --max-model-len says"
+        ]
     if most is None or fit.max_len <= most:
         return []
     return [f"limit        the model has {most:,} tokens at most: vLLM refuses a longer --max-model-len"]
+
+
+def drafter(fit: Fit) -> str:
+    """Return which layers are counted for the drafter, or an empty string without drafts or if it keeps no KV."""
+    given, own = fit.flags.drafter, fit.model.num_drafter_layers
+    if not fit.flags.num_speculative_tokens or given == NO_DRAFTER:
+        return ""
+    if given is not None:
+        return f"the layers of {given} are counted"
+    if own:
+        return f"{own} of the model's own layers {'is' if own == 1 else 'are'} counted for it"
+    return f"not counted: give its config.json with --drafter, or {NO_DRAFTER} if it keeps no KV"
 
 
 def _bar(memory: Memory, cards: int) -> list[str]:
@@ -278,7 +302,10 @@ def as_dict(fit: Fit) -> dict[str, Any]:
         "blocks_per_request": fit.blocks_per_request,
         "concurrency": fit.config and fit.concurrency,
         "kv_cache_tokens": fit.config and fit.capacity,
-        "tokens_in_flight": fit.step,
+        "tokens_in_flight": fit.in_flight,
+        "longest": fit.config and fit.longest,
+        "max_num_seqs": fit.max_num_seqs,
+        "drafter_layers": sum(name.startswith("drafter.") for name in fit.specs),
         "tokens_per_second_of_one": fit.tokens_per_second(1),
         "tokens_per_second_of_all": fit.tokens_per_second(int(fit.concurrency)),
         "groups": [
