@@ -12,18 +12,21 @@ block is found only if all blocks before it are. So when a head is evicted befor
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import count
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.policy.eviction import EvictionPolicy
 
 
 class Ranked(EvictionPolicy):
-    """A heap of ranks. After a hit the block's entry stays in the heap: it is stale and is skipped later."""
+    """A queue of free blocks per rank, and a heap of the ranks."""
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._heap: list[tuple[float, int, KVCacheBlock]] = []
-        self._serial: dict[KVCacheBlock, int] = {}
-        """Number of the valid entry of each free block."""
+        self._queues: dict[float, OrderedDict[KVCacheBlock, None]] = {}
+        """The free blocks of each rank, the first freed in front. A rank without blocks has no queue."""
+        self._heap: list[float] = []
+        """The ranks that have a queue, and stale ones that had one."""
+        self._rank_of: dict[KVCacheBlock, float] = {}
         self._num_entered = 0
         super().__init__(blocks)
 
@@ -32,36 +35,43 @@ class Ranked(EvictionPolicy):
         raise NotImplementedError
 
     def enter(self, block: KVCacheBlock) -> None:
-        """Give the block its rank, and a serial number that no other entry has."""
+        """Put the block at the end of its rank's queue."""
         self._num_entered += 1
-        self._serial[block] = self._num_entered
-        heapq.heappush(self._heap, (self.rank(block), self._num_entered, block))
+        rank = self._rank_of[block] = self.rank(block)
+        if rank not in self._queues:
+            self._queues[rank] = OrderedDict()
+            heapq.heappush(self._heap, rank)
+        self._queues[rank][block] = None
 
     def leave(self, block: KVCacheBlock) -> None:
-        """Make the block's entry stale. If most entries are stale, remove these."""
-        del self._serial[block]
-        if len(self._heap) > 2 * self.num_blocks:
-            self._heap = self._that_count()
-            heapq.heapify(self._heap)
+        """Remove the block from its rank's queue. If most ranks in the heap are stale, remove these."""
+        rank = self._rank_of.pop(block)
+        queue = self._queues[rank]
+        del queue[block]
+        if not queue:
+            del self._queues[rank]
+            if len(self._heap) > 2 * self.num_blocks:
+                self._heap = sorted(self._queues)
 
     def victim(self) -> KVCacheBlock:
-        """Remove and return the block with the lowest rank."""
-        while True:
-            rank, serial, block = heapq.heappop(self._heap)
-            if self._serial.get(block) == serial:
-                del self._serial[block]
-                self.evicted(block, rank)
-                return block
+        """Remove and return the first block of the lowest rank."""
+        while self._heap[0] not in self._queues:
+            heapq.heappop(self._heap)
+        rank = self._heap[0]
+        queue = self._queues[rank]
+        block, _ = queue.popitem(last=False)
+        if not queue:
+            del self._queues[rank]
+        del self._rank_of[block]
+        self.evicted(block, rank)
+        return block
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
         """Update the policy's data after an eviction. Does nothing by default."""
 
     def in_order(self) -> list[KVCacheBlock]:
         """Return the blocks by rank."""
-        return [block for _, _, block in sorted(self._that_count(), key=lambda entry: entry[:2])]
-
-    def _that_count(self) -> list[tuple[float, int, KVCacheBlock]]:
-        return [entry for entry in self._heap if self._serial.get(entry[2]) == entry[1]]
+        return [block for rank in sorted(self._queues) for block in self._queues[rank]]
 
 
 class FIFO(Ranked):
@@ -79,10 +89,6 @@ class FIFO(Ranked):
     def rank(self, block: KVCacheBlock) -> float:
         """Return the number of the first time that the block was freed with this content."""
         return self._first_came.setdefault(block, self._num_entered)
-
-    def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Remove the time at which the victim was first freed: its next content is new."""
-        del self._first_came[block]
 
 
 class LFU(Ranked):
@@ -103,9 +109,8 @@ class LFU(Ranked):
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
         """Count the first use."""
-        for block in blocks:
-            self._uses[block] = 1
-            self._worth[block] = self._age + 1
+        self._uses.update(dict.fromkeys(blocks, 1))
+        self._worth.update(dict.fromkeys(blocks, self._age + 1))
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Count one more use."""
@@ -121,8 +126,6 @@ class LFU(Ranked):
         """Set the age to the victim's rank."""
         if self.ageing:
             self._age = rank
-        self._uses.pop(block, None)
-        self._worth.pop(block, None)
 
 
 class LFUWithoutAgeing(LFU):
@@ -183,8 +186,7 @@ class LeafFirst(Ranked):
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
         """Note the depth of the blocks."""
-        for depth, block in enumerate(blocks, start=position):
-            self._depth[block] = depth
+        self._depth.update(zip(blocks, count(position)))
 
     def rank(self, block: KVCacheBlock) -> float:
         """Return minus the depth: the deepest block has the lowest rank."""

@@ -20,7 +20,7 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.policy.eviction import EvictionPolicy, Hint
-from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.prompt_hashes import Prompt, make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
 from mini_kv.tools.traces.runners import full_attention, sequential
 
@@ -107,6 +107,7 @@ def replay(
     *,
     concurrency: int = 1,
     parts: KVCacheParts | None = None,
+    prompts: Sequence[Prompt] | None = None,
     on_progress: Callable[[int], None] | None = None,
     on_admitted: Callable[[TraceRequest, int], None] | None = None,
 ) -> ReplayReport:
@@ -117,6 +118,7 @@ def replay(
         num_blocks: size of the pool, the null block included. `None`: unbounded, see `num_blocks_for_all`.
         concurrency: the most requests that hold their blocks at once.
         parts: parts that replace the engine's own, such as a policy's queue or an observer's blocks.
+        prompts: the trace's prompts, if `make_prompts` has made them already.
         on_progress: called after each request with the number of requests done.
         on_admitted: called after each admitted request with the request and its hit in tokens.
 
@@ -131,7 +133,8 @@ def replay(
         num_blocks = enough
     # Blocks beyond `enough` would never be used, so a pool of a billion is not built, only reported.
     kv = KVCacheManager(KVCacheConfig(min(num_blocks, enough), full_attention(block_size)), parts=parts)
-    prompts = make_prompts(trace, block_size)
+    if prompts is None:
+        prompts = make_prompts(trace, block_size)
     refused: list[TraceRequest] = []
     found = {share: Found(share) for share in SHARES}
     full_blocks = peak_held_blocks = 0
