@@ -74,21 +74,51 @@ class Ranked(EvictionPolicy):
         return [block for rank in sorted(self._queues) for block in self._queues[rank]]
 
 
-class FIFO(Ranked):
-    """First in, first out: the block that has been cached longest is evicted first, used or not."""
+class FIFO(EvictionPolicy):
+    """First in, first out: the block that has been cached longest is evicted first, used or not.
+
+    The rank is a place in line, which no other block has. So a heap of places is enough, and `Ranked`'s queue per rank
+    is not needed.
+    """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._first_came: dict[KVCacheBlock, int] = {}
+        self._places: dict[KVCacheBlock, int] = {}
+        """Place of each block that has been free since it got its content, free or in use now."""
+        self._free: dict[int, KVCacheBlock] = {}
+        self._heap: list[int] = []
+        """The places of the free blocks, and stale ones of blocks that a hit has found."""
+        self._num_places = 0
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Remove the times at which each block's previous content was first freed."""
+        """Remove the places of each block's previous content."""
         for block in blocks:
-            self._first_came.pop(block, None)
+            self._places.pop(block, None)
 
-    def rank(self, block: KVCacheBlock) -> float:
-        """Return the number of the first time that the block was freed with this content."""
-        return self._first_came.setdefault(block, self._num_entered)
+    def enter(self, block: KVCacheBlock) -> None:
+        """Add the block at its place: behind all others the first time, then always there."""
+        self._num_places += 1
+        place = self._places.setdefault(block, self._num_places)
+        self._free[place] = block
+        heapq.heappush(self._heap, place)
+
+    def leave(self, block: KVCacheBlock) -> None:
+        """Let the block keep its place. If most places in the heap are stale, remove these."""
+        del self._free[self._places[block]]
+        if len(self._heap) > 2 * self.num_blocks:
+            self._heap = sorted(self._free)
+
+    def victim(self) -> KVCacheBlock:
+        """Remove and return the first free block in line."""
+        while (place := heapq.heappop(self._heap)) not in self._free:
+            pass
+        block = self._free.pop(place)
+        del self._places[block]
+        return block
+
+    def in_order(self) -> list[KVCacheBlock]:
+        """Return the blocks by place."""
+        return [self._free[place] for place in sorted(self._free)]
 
 
 class LFU(Ranked):
