@@ -68,9 +68,9 @@ SENTENCES = {
     " changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
-NEARLY = 0.9
+_NEARLY = 0.9
 """From this part of the time to live on, an entry may have expired: the clocks differ by seconds."""
-LOOKS_BACK = 20
+_LOOKS_BACK = 20
 """Content blocks before a breakpoint in which Anthropic's cache looks for an entry. See `hosted` for the source."""
 _MOST_CHARACTERS = 20_000
 """Of two texts that differ, so much is compared after the difference."""
@@ -170,9 +170,9 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return CLEARED
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
-    if NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:
+    if _NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:
         return PROBABLY_EXPIRED
-    if turn.num_written is not None and len(turn.parts) - len(before.parts) > LOOKS_BACK:
+    if turn.num_written is not None and len(turn.parts) - len(before.parts) > _LOOKS_BACK:
         return LOOKBACK
     return BEFORE if turn.num_cached < layout.head else UNKNOWN
 

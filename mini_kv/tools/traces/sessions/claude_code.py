@@ -41,7 +41,7 @@ from mini_kv.tools.traces.sessions.session import (
     milliseconds_of,
 )
 
-HOUR = 3600
+_HOUR = 3600
 _NO_MODEL = "<synthetic>"
 """The model of an answer that Claude Code wrote itself, such as an error message."""
 
@@ -237,7 +237,7 @@ class ClaudeCodeReader:
         turn.num_written, turn.num_output = written, output
         lives = member(usage, "cache_creation", dict) or {}
         if lives.get("ephemeral_1h_input_tokens"):
-            self._ttls[turn.conversation] = HOUR
+            self._ttls[turn.conversation] = _HOUR
         elif lives.get("ephemeral_5m_input_tokens"):
             self._ttls[turn.conversation] = DEFAULT_TTL
         turn.ttl = self._ttls.get(turn.conversation, DEFAULT_TTL)
