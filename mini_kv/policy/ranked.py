@@ -38,10 +38,11 @@ class Ranked(EvictionPolicy):
         """Put the block at the end of its rank's queue."""
         self._num_entered += 1
         rank = self._rank_of[block] = self.rank(block)
-        if rank not in self._queues:
-            self._queues[rank] = OrderedDict()
+        queue = self._queues.get(rank)
+        if queue is None:
+            queue = self._queues[rank] = OrderedDict()
             heapq.heappush(self._heap, rank)
-        self._queues[rank][block] = None
+        queue[block] = None
 
     def leave(self, block: KVCacheBlock) -> None:
         """Remove the block from its rank's queue. If most ranks in the heap are stale, remove these."""
@@ -55,10 +56,8 @@ class Ranked(EvictionPolicy):
 
     def victim(self) -> KVCacheBlock:
         """Remove and return the first block of the lowest rank."""
-        while self._heap[0] not in self._queues:
+        while (queue := self._queues.get(rank := self._heap[0])) is None:
             heapq.heappop(self._heap)
-        rank = self._heap[0]
-        queue = self._queues[rank]
         block, _ = queue.popitem(last=False)
         if not queue:
             del self._queues[rank]

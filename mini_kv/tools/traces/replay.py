@@ -136,7 +136,7 @@ def replay(
     if prompts is None:
         prompts = make_prompts(trace, block_size)
     refused: list[TraceRequest] = []
-    found = {share: Found(share) for share in SHARES}
+    found: dict[str, list[tuple[int, int]]] = {share: [] for share in SHARES}
     full_blocks = peak_held_blocks = 0
     hits = sequential(kv, prompts, concurrency=concurrency)
     for index, (entry, num_hits) in enumerate(zip(trace, hits, strict=True)):
@@ -144,8 +144,7 @@ def replay(
             refused.append(entry)
         else:
             _give_hint(kv, str(index), entry)
-            share = _group_of(num_hits, entry.input_length)
-            found[share] = _with_one_more(found[share], entry.input_length, num_hits)
+            found[_group_of(num_hits, entry.input_length)].append((entry.input_length, num_hits))
             full_blocks += entry.num_full_blocks
             peak_held_blocks = max(peak_held_blocks, len(kv.block_pool.blocks) - 1 - kv.block_pool.num_free_blocks)
             if on_admitted is not None:
@@ -165,7 +164,7 @@ def replay(
         requests=len(trace),
         requests_refused=len(refused),
         prompt_tokens_refused=sum(entry.input_length for entry in refused),
-        found=tuple(found.values()),
+        found=tuple(Found(share, len(pairs), *map(sum, zip(*pairs, strict=True))) for share, pairs in found.items()),
         prompt_tokens=kv.prefix_cache_stats.queries,
         hit_tokens=kv.prefix_cache_stats.hits,
         full_blocks=full_blocks,
@@ -200,10 +199,6 @@ def _group_of(num_hits: int, num_tokens: int) -> str:
     if num_hits == 0:
         return "nothing"
     return next(share for share, end in SHARES.items() if num_hits / num_tokens < end)
-
-
-def _with_one_more(group: Found, num_tokens: int, num_hits: int) -> Found:
-    return Found(group.share, group.requests + 1, group.prompt_tokens + num_tokens, group.hit_tokens + num_hits)
 
 
 def _share(part: int, whole: int) -> float | None:
