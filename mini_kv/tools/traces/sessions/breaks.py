@@ -12,7 +12,7 @@ from mini_kv.tools.traces.prefix_overlap import LEAST_MATCH, ShiftedMatch, commo
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.sessions.hosted import Prediction
 from mini_kv.tools.traces.sessions.layout import Layout, Span, slack
-from mini_kv.tools.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
+from mini_kv.tools.traces.sessions.session import Kind, Turn
 
 (
     COMPACTION,
@@ -147,14 +147,14 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
             return CLEARED
         return SHORTER if layout.is_shorter else None
     kind = layout_before.spans[layout.place].part.kind
-    if layout.dropped > layout_before.dropped and kind == THINKING:
+    if layout.dropped > layout_before.dropped and kind == Kind.THINKING:
         return THINKING_REMOVED
     behind = _behind(layout_before.spans[layout.place :], layout.spans[layout.place :])
-    if behind.order and kind == TOOL:
+    if behind.order and kind == Kind.TOOL:
         return TOOL_ORDER
     if behind.value:
         return TIMESTAMP
-    if kind in (SYSTEM, TOOL):
+    if kind in (Kind.SYSTEM, Kind.TOOL):
         return SYSTEM_PROMPT
     return REWIND if set(turn.parts) & set(before.parts) else NEW
 

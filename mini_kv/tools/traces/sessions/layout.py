@@ -27,7 +27,7 @@ from statistics import median
 from typing import NamedTuple
 
 from mini_kv.tools.traces.prefix_overlap import LEAST_MATCH, common_length
-from mini_kv.tools.traces.sessions.session import RESULT, THINKING, USER, Part, Session, Turn
+from mini_kv.tools.traces.sessions.session import Kind, Part, Session, Turn
 
 Weigh = Callable[[str], float]
 """Returns the weight of a text."""
@@ -158,10 +158,10 @@ def _first(turn: Turn, weights: _Weights, usual: float, conversation: str) -> La
 def _next(turn: Turn, before: Turn, layout: Layout, weights: _Weights, usual: float) -> Layout:
     """Return the layout of a turn from that of the turn before. Old thinking is kept or removed."""
     kept = _arrange(turn, before, layout, layout.dropped, weights, usual)
-    user = max((index for index, part in enumerate(turn.parts) if part.kind == USER), default=0)
+    user = max((index for index, part in enumerate(turn.parts) if part.kind == Kind.USER), default=0)
     continues = kept.layout.place == len(layout.spans)
     is_other = turn.model != before.model or turn.cleared != before.cleared or not continues
-    if is_other or not any(part.kind == THINKING for part in turn.parts[layout.dropped : user]):
+    if is_other or not any(part.kind == Kind.THINKING for part in turn.parts[layout.dropped : user]):
         return kept.layout
     removed = _arrange(turn, before, layout, user, weights, usual)
     was_sent = removed.layout.common < kept.layout.common
@@ -178,9 +178,9 @@ def _answer_thinks(layout: Layout, token: int) -> bool:
     """Return whether the answer that begins at this token, or soon after it, contains thinking."""
     begin = 0
     for span in layout.spans:
-        if begin >= token and span.part.kind == THINKING:
+        if begin >= token and span.part.kind == Kind.THINKING:
             return True
-        if begin >= token and span.part.kind in (USER, RESULT):
+        if begin >= token and span.part.kind in (Kind.USER, Kind.RESULT):
             return False
         begin += span.num_tokens
     return False
@@ -201,7 +201,7 @@ class _Arranged:
 
 def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _Weights, usual: float) -> _Arranged:
     """Return the layout without the thinking before the index `dropped`."""
-    parts = [part for index, part in enumerate(turn.parts) if index >= dropped or part.kind != THINKING]
+    parts = [part for index, part in enumerate(turn.parts) if index >= dropped or part.kind != Kind.THINKING]
     place = _first_difference(parts, layout.spans)
     same, new = list(layout.spans[:place]), parts[sum(span.part.kind != _UNSEEN for span in layout.spans[:place]) :]
     common = sum(span.num_tokens for span in same)

@@ -4,19 +4,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
-    "system prompt",
-    "tool",
-    "user",
-    "tool result",
-    "answer",
-    "thinking",
-    "tool call",
-)
-"""The kinds of parts. The words are printed."""
+
+class Kind(StrEnum):
+    """The kinds of parts. The words are printed."""
+
+    SYSTEM = "system prompt"
+    TOOL = "tool"
+    USER = "user"
+    RESULT = "tool result"
+    ANSWER = "answer"
+    THINKING = "thinking"
+    CALL = "tool call"
 
 
 DEFAULT_TTL = 300
