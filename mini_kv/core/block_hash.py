@@ -15,8 +15,10 @@ hashes are equal in all processes, Python versions and platforms. Different inpu
 import hashlib
 import importlib.util
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import add
 from typing import TypeAlias, cast
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId
@@ -202,10 +204,10 @@ def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> Block
     return BlockHashWithGroupId(block_hash + group_id.to_bytes(4, "big"))
 
 
-def make_block_hashes_with_group_id(block_hashes: Iterable[BlockHash], group_id: int) -> list[BlockHashWithGroupId]:
-    """Return the keys of many blocks of one group."""
+def make_block_hashes_with_group_id(block_hashes: Iterable[BlockHash], group_id: int) -> Iterator[BlockHashWithGroupId]:
+    """Return the keys of many blocks of one group. Each is made when it is read: a lookup reads none after a miss."""
     suffix = make_block_hash_with_group_id(BlockHash(b""), group_id)
-    return cast(list[BlockHashWithGroupId], [block_hash + suffix for block_hash in block_hashes])
+    return map(add, block_hashes, repeat(suffix))
 
 
 def get_block_hash(key: BlockHashWithGroupId) -> BlockHash:

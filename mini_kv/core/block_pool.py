@@ -30,12 +30,10 @@ class BlockHashToBlockMap:
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
         """Add an entry for `block`, after the blocks that have this block hash already."""
-        found = self._blocks.get(key)
-        if found is None:
-            self._blocks[key] = block
-        elif isinstance(found, dict):
+        found = self._blocks.setdefault(key, block)
+        if isinstance(found, dict):
             found[block.block_id] = block
-        else:
+        elif found is not block:
             self._blocks[key] = {found.block_id: found, block.block_id: block}
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
@@ -185,11 +183,12 @@ class BlockPool:
 
         Raises `BlockStateError` if a block has a hash already. In that case nothing changes.
         """
-        for block in blocks[num_cached_blocks:num_full_blocks]:
+        full_now = blocks[num_cached_blocks:num_full_blocks]
+        for block in full_now:
             if block.block_hash is not None:
                 raise BlockStateError(f"block {block.block_id} has a block hash already", [block.block_id])
         keys = make_block_hashes_with_group_id(block_hashes[num_cached_blocks:num_full_blocks], kv_cache_group_id)
-        for block, key in zip(blocks[num_cached_blocks:num_full_blocks], keys, strict=True):
+        for block, key in zip(full_now, keys, strict=True):
             if not block.is_null:
                 block.block_hash = key
                 self.cached_block_hash_to_block.insert(key, block)

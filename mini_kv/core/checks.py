@@ -134,7 +134,7 @@ def _check_hit_of_group(
     """Raise unless each block that the next token reads is present and has the request's own block hash."""
     first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
     block_hashes = manager.hashes_per_block(request.block_hashes)[first : len(blocks)]
-    keys = make_block_hashes_with_group_id(block_hashes, manager.kv_cache_group_id)
+    keys = list(make_block_hashes_with_group_id(block_hashes, manager.kv_cache_group_id))
     own = manager.block_pool.blocks
     carried = [
         block.block_hash for block in blocks[first:] if block.block_id < len(own) and own[block.block_id] is block

@@ -19,6 +19,8 @@ def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]
     NumPy's integers become plain integers, because a block hash must not depend on a Python type. Booleans are refused,
     although Python counts them as integers: they are a sign that a mask was passed as a prompt.
     """
+    if len(token_ids) == 0:
+        return array("I")
     token_ids = list(token_ids)  # an array would take bytes for tokens that are packed already
     try:
         packed = array("I", token_ids)

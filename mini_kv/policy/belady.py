@@ -1,14 +1,11 @@
 """Belady's policy, which knows the future: the upper bound for every other policy."""
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import repeat
 
-from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
-from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.policy.eviction import Policy
 from mini_kv.policy.ranked import Ranked
-
-_NEVER = float("inf")
 
 
 class Belady(Ranked):
@@ -20,38 +17,45 @@ class Belady(Ranked):
     computer".
     """
 
-    def __init__(self, blocks: Sequence[KVCacheBlock], uses: dict[BlockHashWithGroupId, deque[int]]) -> None:
+    def __init__(self, blocks: Sequence[KVCacheBlock], uses: Sequence[Sequence[int]]) -> None:
         self._uses = uses
+        """See `next_uses`."""
+        self._request = -1
+        """Number of the request that was admitted last."""
+        self._next_use: dict[KVCacheBlock, int] = {}
         super().__init__(blocks)
 
-    def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """The use that was next is now."""
-        self.record_hit(blocks)
-
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """The use that was next is now."""
-        for block in blocks:
-            if block.block_hash is not None:
-                self._uses[block.block_hash].popleft()
+        """Count the request, which has a hit even if it is empty, and note the next uses of its hit."""
+        self._request += 1
+        self.record_miss(blocks, 0)
+
+    def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
+        """Note the next uses of these blocks of the request."""
+        self._next_use.update(zip(blocks, self._uses[self._request][position:], strict=False))
 
     def rank(self, block: KVCacheBlock) -> float:
         """Return minus the number of the next request that needs the block."""
-        later = self._uses[block.block_hash] if block.block_hash is not None else None
-        return -later[0] if later else -_NEVER
+        return -self._next_use[block]
 
 
-def belady(prompts: Iterable[Sequence[BlockHash]]) -> Policy:
+def belady(prompts: Sequence[Sequence[BlockHash]]) -> Policy:
     """Return the policy that knows these prompts: the block hashes of each request that will be admitted, in order.
 
-    Its queue is for one run, with one request at a time, of a cache with one group.
+    Its queue is for one run, with one request at a time, of a cache with one group of full attention.
     """
-    prompts = list(prompts)
+    uses = next_uses(prompts)
+    return lambda blocks: Belady(blocks, uses)
 
-    def make(blocks: Sequence[KVCacheBlock]) -> Belady:
-        uses: dict[BlockHashWithGroupId, deque[int]] = defaultdict(deque)
-        for number, block_hashes in enumerate(prompts):
-            for block_hash in block_hashes:
-                uses[make_block_hash_with_group_id(block_hash, 0)].append(number)
-        return Belady(blocks, uses)
 
-    return make
+def next_uses(prompts: Sequence[Sequence[BlockHash]]) -> list[list[int]]:
+    """Return, per block of each prompt, the number of the next prompt that has it. Costs O(blocks).
+
+    For a block that no later prompt has it is the number of prompts, which is larger than that of any of them.
+    """
+    uses = []
+    coming: dict[BlockHash, int] = {}
+    for number in range(len(prompts) - 1, -1, -1):
+        uses.append(list(map(coming.get, prompts[number], repeat(len(prompts)))))
+        coming.update(dict.fromkeys(prompts[number], number))
+    return uses[::-1]

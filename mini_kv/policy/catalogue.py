@@ -1,7 +1,7 @@
 """Eviction and admission policies by name or from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,17 @@ POLICIES: dict[str, Policy] = {
 
 VERBS = ("popleft_n", "remove", "append_n", "prepend_n", "get_all_free_blocks")
 """Methods that a pool needs of its free queue. `num_free_blocks` is not listed: it may be set by the constructor."""
-VERBS_OF_ADMISSION = ("may_jump", "reserved_blocks")
+_VERBS_OF_ADMISSION = ("may_jump", "reserved_blocks")
 """Attributes that the scheduler needs of an admission policy."""
+
+
+ALL = "all"
+"""The word for every known name."""
+
+
+def requested(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return the requested names, each once, with every known one in place of `ALL`."""
+    return list(dict.fromkeys(each for name in names for each in (known if name == ALL else (name,))))
 
 
 def find_policy(name: str) -> Policy:
@@ -57,7 +66,7 @@ def find_strategy(name: str) -> Strategy:
     Raises `ConfigError` if there is none. An exception of the file itself is passed on.
     """
     known = strategies()
-    return known[name] if name in known else Strategy(_own("admission", name, list(known), VERBS_OF_ADMISSION)())
+    return known[name] if name in known else Strategy(_own("admission", name, list(known), _VERBS_OF_ADMISSION)())
 
 
 def _own(option: str, name: str, known: Sequence[str], verbs: Sequence[str]) -> Any:

@@ -82,7 +82,7 @@ class EvictionPolicy:
         if not 0 <= n <= self.num_free_blocks:
             raise OutOfBlocksError(requested=n, free=self.num_free_blocks)
         taken = self._without_hash.popleft_n(min(n, self._without_hash.num_free_blocks))
-        while len(taken) < n:
+        for _ in range(n - len(taken)):
             block = self.victim()
             self._waiting.remove(block)
             taken.append(block)

@@ -12,18 +12,21 @@ block is found only if all blocks before it are. So when a head is evicted befor
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import count
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.policy.eviction import EvictionPolicy
 
 
 class Ranked(EvictionPolicy):
-    """A heap of ranks. After a hit the block's entry stays in the heap: it is stale and is skipped later."""
+    """A queue of free blocks per rank, and a heap of the ranks."""
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._heap: list[tuple[float, int, KVCacheBlock]] = []
-        self._serial: dict[KVCacheBlock, int] = {}
-        """Number of the valid entry of each free block."""
+        self._queues: dict[float, OrderedDict[KVCacheBlock, None]] = {}
+        """The free blocks of each rank, the first freed in front. A rank without blocks has no queue."""
+        self._heap: list[float] = []
+        """The ranks that have a queue, and stale ones that had one."""
+        self._rank_of: dict[KVCacheBlock, float] = {}
         self._num_entered = 0
         super().__init__(blocks)
 
@@ -32,57 +35,89 @@ class Ranked(EvictionPolicy):
         raise NotImplementedError
 
     def enter(self, block: KVCacheBlock) -> None:
-        """Give the block its rank, and a serial number that no other entry has."""
+        """Put the block at the end of its rank's queue."""
         self._num_entered += 1
-        self._serial[block] = self._num_entered
-        heapq.heappush(self._heap, (self.rank(block), self._num_entered, block))
+        rank = self._rank_of[block] = self.rank(block)
+        queue = self._queues.get(rank)
+        if queue is None:
+            queue = self._queues[rank] = OrderedDict()
+            heapq.heappush(self._heap, rank)
+        queue[block] = None
 
     def leave(self, block: KVCacheBlock) -> None:
-        """Make the block's entry stale. If most entries are stale, remove these."""
-        del self._serial[block]
-        if len(self._heap) > 2 * self.num_blocks:
-            self._heap = self._that_count()
-            heapq.heapify(self._heap)
+        """Remove the block from its rank's queue. If most ranks in the heap are stale, remove these."""
+        rank = self._rank_of.pop(block)
+        queue = self._queues[rank]
+        del queue[block]
+        if not queue:
+            del self._queues[rank]
+            if len(self._heap) > 2 * self.num_blocks:
+                self._heap = sorted(self._queues)
 
     def victim(self) -> KVCacheBlock:
-        """Remove and return the block with the lowest rank."""
-        while True:
-            rank, serial, block = heapq.heappop(self._heap)
-            if self._serial.get(block) == serial:
-                del self._serial[block]
-                self.evicted(block, rank)
-                return block
+        """Remove and return the first block of the lowest rank."""
+        while (queue := self._queues.get(rank := self._heap[0])) is None:
+            heapq.heappop(self._heap)
+        block, _ = queue.popitem(last=False)
+        if not queue:
+            del self._queues[rank]
+        del self._rank_of[block]
+        self.evicted(block, rank)
+        return block
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
         """Update the policy's data after an eviction. Does nothing by default."""
 
     def in_order(self) -> list[KVCacheBlock]:
         """Return the blocks by rank."""
-        return [block for _, _, block in sorted(self._that_count(), key=lambda entry: entry[:2])]
-
-    def _that_count(self) -> list[tuple[float, int, KVCacheBlock]]:
-        return [entry for entry in self._heap if self._serial.get(entry[2]) == entry[1]]
+        return [block for rank in sorted(self._queues) for block in self._queues[rank]]
 
 
-class FIFO(Ranked):
-    """First in, first out: the block that has been cached longest is evicted first, used or not."""
+class FIFO(EvictionPolicy):
+    """First in, first out: the block that has been cached longest is evicted first, used or not.
+
+    The rank is a place in line, which no other block has. So a heap of places is enough, and `Ranked`'s queue per rank
+    is not needed.
+    """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self._first_came: dict[KVCacheBlock, int] = {}
+        self._places: dict[KVCacheBlock, int] = {}
+        """Place of each block that has been free since it got its content, free or in use now."""
+        self._free: dict[int, KVCacheBlock] = {}
+        self._heap: list[int] = []
+        """The places of the free blocks, and stale ones of blocks that a hit has found."""
+        self._num_places = 0
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Remove the times at which each block's previous content was first freed."""
+        """Remove the places of each block's previous content."""
         for block in blocks:
-            self._first_came.pop(block, None)
+            self._places.pop(block, None)
 
-    def rank(self, block: KVCacheBlock) -> float:
-        """Return the number of the first time that the block was freed with this content."""
-        return self._first_came.setdefault(block, self._num_entered)
+    def enter(self, block: KVCacheBlock) -> None:
+        """Add the block at its place: behind all others the first time, then always there."""
+        self._num_places += 1
+        place = self._places.setdefault(block, self._num_places)
+        self._free[place] = block
+        heapq.heappush(self._heap, place)
 
-    def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Remove the time at which the victim was first freed: its next content is new."""
-        del self._first_came[block]
+    def leave(self, block: KVCacheBlock) -> None:
+        """Let the block keep its place. If most places in the heap are stale, remove these."""
+        del self._free[self._places[block]]
+        if len(self._heap) > 2 * self.num_blocks:
+            self._heap = sorted(self._free)
+
+    def victim(self) -> KVCacheBlock:
+        """Remove and return the first free block in line."""
+        while (place := heapq.heappop(self._heap)) not in self._free:
+            pass
+        block = self._free.pop(place)
+        del self._places[block]
+        return block
+
+    def in_order(self) -> list[KVCacheBlock]:
+        """Return the blocks by place."""
+        return [self._free[place] for place in sorted(self._free)]
 
 
 class LFU(Ranked):
@@ -103,9 +138,8 @@ class LFU(Ranked):
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
         """Count the first use."""
-        for block in blocks:
-            self._uses[block] = 1
-            self._worth[block] = self._age + 1
+        self._uses.update(dict.fromkeys(blocks, 1))
+        self._worth.update(dict.fromkeys(blocks, self._age + 1))
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Count one more use."""
@@ -121,8 +155,6 @@ class LFU(Ranked):
         """Set the age to the victim's rank."""
         if self.ageing:
             self._age = rank
-        self._uses.pop(block, None)
-        self._worth.pop(block, None)
 
 
 class LFUWithoutAgeing(LFU):
@@ -183,8 +215,7 @@ class LeafFirst(Ranked):
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
         """Note the depth of the blocks."""
-        for depth, block in enumerate(blocks, start=position):
-            self._depth[block] = depth
+        self._depth.update(zip(blocks, count(position)))
 
     def rank(self, block: KVCacheBlock) -> float:
         """Return minus the depth: the deepest block has the lowest rank."""

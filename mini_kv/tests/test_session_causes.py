@@ -4,6 +4,8 @@ A question of Claude Code has 80 tokens and an answer 40, after 3,000 tokens tha
 """
 
 from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
 
 import pytest
 
@@ -12,6 +14,27 @@ from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
 from mini_kv.tools.traces.sessions.session_formats import read_session
 
 Planted = Callable[[], Maker]
+Made = TypeVar("Made", bound=Maker)
+
+
+SESSIONS: list[tuple[Planted, list[tuple[str, int, int]]]] = []
+"""Made-up sessions with name, turn and token of the causes in each."""
+
+
+def session(start: Callable[[], Made], *causes: tuple[str, int, int]) -> Callable[[Callable[[Made], None]], Planted]:
+    """Add to `SESSIONS` what the decorated function does after this start."""
+
+    def decorate(play: Callable[[Made], None]) -> Planted:
+        @wraps(play)
+        def make() -> Maker:
+            made = start()
+            play(made)
+            return made
+
+        SESSIONS.append((make, list(causes)))
+        return make
+
+    return decorate
 
 
 def analysed(made: Maker) -> Analysis:
@@ -26,78 +49,70 @@ def found(made: Maker) -> list[tuple[str, int, int]]:
 # Claude Code -------------------------------------------------------------------------------------------------------
 
 
-def a_pause_of_ten_minutes() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("expired", 3, 0))
+def a_pause_of_ten_minutes(made: ClaudeCode) -> None:
     made.turns(2)
     made.wait(600)
     made.turns(2)
-    return made
 
 
-def a_pause_while_another_session_keeps_the_system_prompt() -> Maker:
+@session(ClaudeCode, ("expired", 7, 3000))
+def a_pause_while_another_session_keeps_the_system_prompt(made: ClaudeCode) -> None:
     """The provider still has the 3,000 tokens of the system prompt: the break is after them."""
-    made = ClaudeCode()
     made.turns(6)
     made.wait(600)
     made.provider.entries[made.model, made.head] = made.now.timestamp()
     made.turns(2)
-    return made
 
 
-def a_pause_of_nearly_five_minutes() -> Maker:
+@session(ClaudeCode, ("probably-expired", 3, 0))
+def a_pause_of_nearly_five_minutes(made: ClaudeCode) -> None:
     """The provider forgets a little early: after 294 seconds."""
-    made = ClaudeCode()
     made.turns(2)
     made.wait(270)
     made.provider.entries.clear()
     made.turns(2)
-    return made
 
 
-def an_entry_that_the_provider_lost() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("before-the-texts", 3, 0))
+def an_entry_that_the_provider_lost(made: ClaudeCode) -> None:
     made.turns(2)
     made.provider.entries.clear()
     made.turns(2)
-    return made
 
 
-def another_conversation_in_the_same_file() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("new-conversation", 3, 3000))
+def another_conversation_in_the_same_file(made: ClaudeCode) -> None:
     made.turns(2)
     made.parent, made.sent = None, []
     made.turns(2)
-    return made
 
 
-def a_compaction() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("compaction", 5, 3000))
+def a_compaction(made: ClaudeCode) -> None:
     made.turns(4)
     made.compact(made.text(100))
     made.turns(2)
-    return made
 
 
-def another_model() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("model", 3, 0))
+def another_model(made: ClaudeCode) -> None:
     made.turns(2)
     made.model = LARGE
     made.turns(2)
-    return made
 
 
-def another_system_prompt() -> Maker:
+@session(ClaudeCode, ("before-the-texts", 3, 0))
+def another_system_prompt(made: ClaudeCode) -> None:
     """It is not in the file. No entry ends before it, so the provider reads nothing."""
-    made = ClaudeCode()
     made.turns(2)
     made.change_head()
     made.turns(2)
-    return made
 
 
-def old_thinking_is_removed() -> Maker:
+@session(ClaudeCode, ("thinking-removed", 5, 4280))
+def old_thinking_is_removed(made: ClaudeCode) -> None:
     """The thinking before the call was sent with the result: 3,000 + 80 tokens are before it."""
-    made = ClaudeCode()
     made.turns(2, tokens=400)
     made.user(made.text(80))
     made.answer(thinking=made.text(500), calls=["a"])
@@ -105,36 +120,33 @@ def old_thinking_is_removed() -> Maker:
     made.answer(text=made.text(40))
     made.drop_thinking()
     made.turns(2, tokens=400)
-    return made
 
 
-def a_clock_in_the_first_message() -> Maker:
+@session(ClaudeCode, ("timestamp", 4, 3004))
+def a_clock_in_the_first_message(made: ClaudeCode) -> None:
     """The texts agree up to the 16th letter, which is the 4th token: 3,000 + 4."""
-    made = ClaudeCode()
     rest = made.text(200)
     made.user(f"Today, about 17:04 hours{rest}")
     made.answer(text=made.text(40))
     made.turns(2)
     made.begin_again(f"Today, about 17:05 hours{rest}")
     made.turns(2)
-    return made
 
 
-def going_back_to_an_earlier_message() -> Maker:
+@session(ClaudeCode, ("rewind", 4, 3120))
+def going_back_to_an_earlier_message(made: ClaudeCode) -> None:
     """The second question is asked in other words: 3,000 + 80 + 40 tokens are before it."""
-    made = ClaudeCode()
     made.turns(1)
     line, num_sent = made.parent, len(made.sent)
     assert line is not None
     made.turns(2)
     made.go_back(line, num_sent)
     made.turns(2)
-    return made
 
 
-def eleven_calls_in_one_answer() -> Maker:
+@session(ClaudeCode, ("lookback", 5, 3000))
+def eleven_calls_in_one_answer(made: ClaudeCode) -> None:
     """22 texts are added. The provider looks back over 20, and finds the system prompt's entry alone."""
-    made = ClaudeCode()
     made.turns(3, tokens=200)
     made.user(made.text(80))
     made.answer(calls=[f"{number}" for number in range(11)])
@@ -144,12 +156,11 @@ def eleven_calls_in_one_answer() -> Maker:
     made.provider.entries = {(made.model, made.head): made.now.timestamp()}
     made.answer(text=made.text(40))
     made.turns(1)
-    return made
 
 
-def old_results_are_cleared() -> Maker:
+@session(ClaudeCode, ("shorter", 5, 3320))
+def old_results_are_cleared(made: ClaudeCode) -> None:
     """The provider reads the prompt before the call: 3,000 + 2 * (80 + 40) + 80 tokens."""
-    made = ClaudeCode()
     made.turns(2)
     made.user(made.text(80))
     made.answer(calls=["a"])
@@ -157,11 +168,10 @@ def old_results_are_cleared() -> Maker:
     made.answer(text=made.text(40))
     made.clear_results(is_said=False)
     made.turns(2)
-    return made
 
 
-def old_results_are_cleared_and_the_file_says_so() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("results-cleared", 5, 3320))
+def old_results_are_cleared_and_the_file_says_so(made: ClaudeCode) -> None:
     made.turns(2)
     made.user(made.text(80))
     made.answer(calls=["a"])
@@ -169,12 +179,11 @@ def old_results_are_cleared_and_the_file_says_so() -> Maker:
     made.answer(text=made.text(40))
     made.clear_results(is_said=True)
     made.turns(2)
-    return made
 
 
-def the_provider_clears_old_results() -> Maker:
+@session(ClaudeCode, ("results-cleared", 5, 3320))
+def the_provider_clears_old_results(made: ClaudeCode) -> None:
     """The answer says so, and the next one says it again."""
-    made = ClaudeCode()
     made.turns(2)
     made.user(made.text(80))
     made.answer(calls=["a"])
@@ -185,260 +194,200 @@ def the_provider_clears_old_results() -> Maker:
     edits = [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": 1, "cleared_input_tokens": 1998}]
     for number in (-1, -3):
         made.lines[number]["message"]["context_management"] = {"applied_edits": edits}
-    return made
 
 
-def another_model_that_gets_no_old_thinking() -> Maker:
-    made = ClaudeCode()
+@session(ClaudeCode, ("model", 4, 0))
+def another_model_that_gets_no_old_thinking(made: ClaudeCode) -> None:
     for _ in range(3):
         made.user(made.text(80))
         made.answer(thinking=made.text(100), text=made.text(40))
     made.model = LARGE
     made.drop_thinking()
     made.turns(2)
-    return made
 
 
 # Codex -------------------------------------------------------------------------------------------------------------
 
 
-def tools_in_another_order() -> Maker:
+def three_tools() -> list[str]:
     dice = Maker(5, has_steps=True)
-    made = Codex(tools=[f"{name} {dice.text(100)}" for name in ("shell-1", "patch-1", "image-1")])
+    return [f"{name} {dice.text(100)}" for name in ("shell-1", "patch-1", "image-1")]
+
+
+@session(
+    lambda: Codex(tools=three_tools()),
+    ("tool-order", 3, 3002),
+)
+def tools_in_another_order(made: Codex) -> None:
     made.turns(2)
     made.tools = made.tools[1:] + made.tools[:1]
     made.begin()
     made.turns(2)
-    return made
 
 
-def another_system_prompt_in_the_file() -> Maker:
-    made = Codex(system=Maker(5, has_steps=True).text(400))
+@session(lambda: Codex(system=Maker(5, has_steps=True).text(400)), ("system-prompt", 3, 3000))
+def another_system_prompt_in_the_file(made: Codex) -> None:
     made.turns(2)
     made.system = Maker(6, has_steps=True).text(500)
     made.begin()
     made.turns(2)
-    return made
 
 
-def a_counter_in_the_system_prompt() -> Maker:
-    made = Codex(system=f"This is request number 00001 -- {Maker(5, has_steps=True).text(400)}")
+@session(
+    lambda: Codex(system=f"This is request number 00001 -- {Maker(5, has_steps=True).text(400)}"),
+    ("timestamp", 3, 3006),
+)
+def a_counter_in_the_system_prompt(made: Codex) -> None:
     made.turns(2)
     made.system = made.system.replace("00001", "00002")
     made.begin()
     made.turns(2)
-    return made
 
 
-def a_compaction_of_codex() -> Maker:
-    made = Codex()
+@session(Codex, ("compaction", 5, 3000))
+def a_compaction_of_codex(made: Codex) -> None:
     made.turns(4)
     made.compact(made.text(100))
     made.turns(2)
-    return made
 
 
-def a_pause_of_codex() -> Maker:
-    made = Codex()
+@session(Codex, ("expired", 3, 0))
+def a_pause_of_codex(made: Codex) -> None:
     made.turns(2)
     made.wait(600)
     made.turns(2)
-    return made
 
 
-def another_model_of_codex() -> Maker:
-    made = Codex()
+@session(Codex, ("model", 3, 0))
+def another_model_of_codex(made: Codex) -> None:
     made.turns(2)
     made.change_model(LARGE)
     made.turns(2)
-    return made
 
 
-def tools_that_the_file_lacks() -> Maker:
+@session(Codex, ("before-the-texts", 3, 1280))
+def tools_that_the_file_lacks(made: Codex) -> None:
     """The first 1,280 tokens stay: the break is there, before the texts."""
-    made = Codex()
     made.turns(2)
     made.head = made.head[: 4 * 1300] + made.text(1700)
     made.turns(2)
-    return made
 
 
-def a_pause_after_an_aborted_answer() -> Maker:
-    made = Codex()
+@session(Codex, ("expired", 3, 0))
+def a_pause_after_an_aborted_answer(made: Codex) -> None:
     made.turns(2)
     made.user(made.text(200))
     made.abort()
     made.wait(1200)
     made.turns(2)
-    return made
 
 
-def a_pause_before_a_call_that_only_the_counts_show() -> Maker:
+@session(Codex, ("expired", 4, 0))
+def a_pause_before_a_call_that_only_the_counts_show(made: Codex) -> None:
     """Codex asks for the summary of a compaction. The file has the counts of this call, and no text."""
-    made = Codex()
     made.turns(3)
     made.wait(1200)
     made.answer(made.text(100))
     del made.lines[-2]
-    return made
 
 
-def going_back_two_questions() -> Maker:
+@session(Codex, ("rewind", 4, 3300))
+def going_back_two_questions(made: Codex) -> None:
     """A question has 200 tokens and an answer 100: 3,000 + 300 are before them."""
-    made = Codex()
     made.turns(3)
     made.roll_back(2)
     made.turns(2)
-    return made
 
 
-def going_back_to_before_thinking() -> Maker:
+@session(Codex, ("rewind", 3, 3500))
+def going_back_to_before_thinking(made: Codex) -> None:
     """The first answer has 200 tokens of thinking, too."""
-    made = Codex()
     made.user(made.text(200))
     made.answer(made.text(100), thinking=made.text(200))
     made.user(made.text(200))
     made.answer(made.text(100))
     made.roll_back(1)
     made.turns(2)
-    return made
-
-
-PLANTED: list[tuple[Planted, tuple[str, int, int]]] = [
-    (a_pause_of_ten_minutes, ("expired", 3, 0)),
-    (a_pause_while_another_session_keeps_the_system_prompt, ("expired", 7, 3000)),
-    (a_pause_of_nearly_five_minutes, ("probably-expired", 3, 0)),
-    (an_entry_that_the_provider_lost, ("before-the-texts", 3, 0)),
-    (another_conversation_in_the_same_file, ("new-conversation", 3, 3000)),
-    (a_compaction, ("compaction", 5, 3000)),
-    (another_model, ("model", 3, 0)),
-    (another_system_prompt, ("before-the-texts", 3, 0)),
-    (old_thinking_is_removed, ("thinking-removed", 5, 4280)),
-    (old_results_are_cleared, ("shorter", 5, 3320)),
-    (old_results_are_cleared_and_the_file_says_so, ("results-cleared", 5, 3320)),
-    (the_provider_clears_old_results, ("results-cleared", 5, 3320)),
-    (another_model_that_gets_no_old_thinking, ("model", 4, 0)),
-    (a_clock_in_the_first_message, ("timestamp", 4, 3004)),
-    (going_back_to_an_earlier_message, ("rewind", 4, 3120)),
-    (eleven_calls_in_one_answer, ("lookback", 5, 3000)),
-    (tools_in_another_order, ("tool-order", 3, 3002)),
-    (another_system_prompt_in_the_file, ("system-prompt", 3, 3000)),
-    (a_counter_in_the_system_prompt, ("timestamp", 3, 3006)),
-    (a_compaction_of_codex, ("compaction", 5, 3000)),
-    (a_pause_of_codex, ("expired", 3, 0)),
-    (another_model_of_codex, ("model", 3, 0)),
-    (a_pause_after_an_aborted_answer, ("expired", 3, 0)),
-    (a_pause_before_a_call_that_only_the_counts_show, ("expired", 4, 0)),
-    (going_back_two_questions, ("rewind", 4, 3300)),
-    (going_back_to_before_thinking, ("rewind", 3, 3500)),
-    (tools_that_the_file_lacks, ("before-the-texts", 3, 1280)),
-]
-
-
-@pytest.mark.parametrize(("make", "cause"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_planted_cause_is_named_with_its_turn_and_token(make: Planted, cause: tuple[str, int, int]):
-    assert found(make()) == [cause]
 
 
 # Innocent sessions -------------------------------------------------------------------------------------------------
 
 
-def a_long_chat() -> Maker:
-    made = ClaudeCode(7)
+@session(lambda: ClaudeCode(7))
+def a_long_chat(made: ClaudeCode) -> None:
     made.turns(30)
-    return made
 
 
-def a_loop_of_tools_with_thinking_that_is_kept() -> Maker:
-    made = ClaudeCode(7)
+@session(lambda: ClaudeCode(7))
+def a_loop_of_tools_with_thinking_that_is_kept(made: ClaudeCode) -> None:
     for number in range(6):
         made.user(made.text(60))
         for call in (f"{number}a", f"{number}b"):
             made.answer(thinking=made.text(90), calls=[call])
             made.result(call, made.text(250))
         made.answer(text=made.text(70))
-    return made
 
 
-def subagents_between_the_turns() -> Maker:
-    made = ClaudeCode(7)
+@session(lambda: ClaudeCode(7))
+def subagents_between_the_turns(made: ClaudeCode) -> None:
     for name in ("a1", "a2"):
         made.turns(2)
         made.subagent(name, 3)
     made.turns(2)
-    return made
 
 
-def pauses_of_four_minutes() -> Maker:
-    made = ClaudeCode(7)
+@session(lambda: ClaudeCode(7))
+def pauses_of_four_minutes(made: ClaudeCode) -> None:
     made.turns(6, pause=240)
-    return made
 
 
-def thinking_that_was_never_sent_again() -> Maker:
+@session(lambda: ClaudeCode(7))
+def thinking_that_was_never_sent_again(made: ClaudeCode) -> None:
     """The provider removes the thinking of each answer before the next question: no prompt had it."""
-    made = ClaudeCode(7)
     for _ in range(8):
         made.user(made.text(60))
         made.answer(thinking=made.text(200), text=made.text(70))
         made.drop_thinking()
-    return made
 
 
-def a_resumed_session_of_codex() -> Maker:
-    made = Codex(7, system=Maker(5, has_steps=True).text(400), tools=["shell"])
+@session(lambda: Codex(7, system=Maker(5, has_steps=True).text(400), tools=["shell"]))
+def a_resumed_session_of_codex(made: Codex) -> None:
     made.turns(4)
     made.begin()
     made.turns(4)
-    return made
 
 
-def tools_of_codex_with_repeated_counts() -> Maker:
-    made = Codex(7)
+@session(lambda: Codex(7))
+def tools_of_codex_with_repeated_counts(made: Codex) -> None:
     for _ in range(6):
         made.user(made.text(60))
         made.answer(made.text(10), result=made.text(400), repeats=2)
         made.answer(made.text(80), repeats=3)
-    return made
 
 
-def an_error_that_the_agent_wrote() -> Maker:
+@session(lambda: ClaudeCode(7))
+def an_error_that_the_agent_wrote(made: ClaudeCode) -> None:
     """It is in the file as an answer, and in no prompt."""
-    made = ClaudeCode(7)
     made.turns(2)
     message = {"id": "x", "role": "assistant", "model": "<synthetic>", "usage": {"input_tokens": 0}}
     made.line("assistant", made.parent, message={**message, "content": [{"type": "text", "text": made.text(500)}]})
     made.turns(2)
-    return made
 
 
-def a_chat_of_codex_with_thinking() -> Maker:
+@session(lambda: Codex(7))
+def a_chat_of_codex_with_thinking(made: Codex) -> None:
     """Up to 127 tokens of the prompt before are not read, for the cache is found in steps of 128 tokens."""
-    made = Codex(7)
     for _ in range(8):
         made.user(made.text(15))
         made.answer(made.text(20), thinking=made.text(60))
-    return made
 
 
-INNOCENT = [
-    a_long_chat,
-    a_loop_of_tools_with_thinking_that_is_kept,
-    subagents_between_the_turns,
-    pauses_of_four_minutes,
-    thinking_that_was_never_sent_again,
-    a_resumed_session_of_codex,
-    tools_of_codex_with_repeated_counts,
-    an_error_that_the_agent_wrote,
-    a_chat_of_codex_with_thinking,
-]
-
-
-@pytest.mark.parametrize("make", INNOCENT)
-def test_an_innocent_session_has_no_cause(make: Planted):
-    assert found(make()) == []
-    notes = {row.note for row in analysed(make()).rows}
-    assert notes <= {"", "first turn"}
+@pytest.mark.parametrize(("make", "causes"), SESSIONS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_cause_is_named_with_its_turn_and_token(make: Planted, causes: list[tuple[str, int, int]]):
+    """An innocent session has neither a cause nor a note."""
+    assert found(make()) == causes
+    if not causes:
+        assert {row.note for row in analysed(make()).rows} <= {"", "first turn"}
 
 
 def a_day_with_rough_counts(seed: int, *, keeps_thinking: bool) -> Maker:

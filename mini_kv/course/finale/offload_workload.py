@@ -79,7 +79,7 @@ class OffloadEngine(PrefillEngine):
         hit, num_hit_tokens = self.kv.get_computed_blocks(request)
         size = self.sizes.block_size
         missing = request.block_hashes[num_hit_tokens // size : (request.num_tokens - 1) // size]
-        keys = make_block_hashes_with_group_id(missing, 0)
+        keys = list(make_block_hashes_with_group_id(missing, 0))
         least = (self.own.crossover or crossover)(1.0, self._seconds_per_byte, self._seconds_at_once, 2)
         if least is not None and least <= len(keys) * size:
             self._promote(list(hit.blocks[0]), keys)

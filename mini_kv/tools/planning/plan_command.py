@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from mini_kv.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
     AttentionSpec,
@@ -19,7 +20,6 @@ from mini_kv.core.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_tensors
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
 from mini_kv.tools.planning.flags import LARGEST, NO_DRAFTER, Flags, add_flags, check_number, read_flags
 from mini_kv.tools.planning.models import Model, load_model

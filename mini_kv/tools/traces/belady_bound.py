@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import repeat
 
 from mini_kv.core.block import BlockHash
+from mini_kv.policy.belady import next_uses
 from mini_kv.tools.traces.prompt_hashes import Prompt
 
 
@@ -17,15 +17,10 @@ def belady_hit_blocks(prompts: Sequence[Prompt], block_size: int, num_blocks: in
     Source: Belady (1966), doi.org/10.1147/sj.52.0078. Costs O(blocks + requests * log(requests)).
     """
     fitting = [prompt for prompt in prompts if -(-prompt.num_tokens // block_size) < num_blocks]
-    following: list[list[int]] = []
-    next_use: dict[BlockHash, int] = {}
-    for number in range(len(fitting) - 1, -1, -1):
-        chain = fitting[number].block_hashes
-        following.append(list(map(next_use.get, chain, repeat(len(fitting)))))
-        next_use.update(dict.fromkeys(chain, number))
     held = _HeldBlocks()
     num_hits, num_free = 0, num_blocks - 1
-    for number, (prompt, uses) in enumerate(zip(fitting, reversed(following), strict=True)):
+    all_uses = next_uses([prompt.block_hashes for prompt in fitting])
+    for number, (prompt, uses) in enumerate(zip(fitting, all_uses, strict=True)):
         run: list[BlockHash] = []
         use_of_run = -1
         for block_hash, use in zip(prompt.block_hashes, uses, strict=True):

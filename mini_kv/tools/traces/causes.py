@@ -1,6 +1,6 @@
 """Names for the losses of a waterfall: the causes that an engineer can change.
 
-A cause is named from `NAMED_FROM` of the prompt tokens on. A smaller loss is less than the difference between the
+A cause is named from `_NAMED_FROM` of the prompt tokens on. A smaller loss is less than the difference between the
 traffic of two days. Every healthy trace has such losses.
 """
 
@@ -14,8 +14,8 @@ from mini_kv.tools.traces.curve import Stack
 from mini_kv.tools.traces.prompt_hashes import Prompt
 from mini_kv.tools.traces.waterfall import SMALL_BLOCK, Waterfall
 
-NAMED_FROM = 0.03
-LEAST_REQUESTS = 3
+_NAMED_FROM = 0.03
+_LEAST_REQUESTS = 3
 """A cause that was seen in fewer requests may be chance."""
 HIDDEN_BY_HASHES = (
     "whether salts, adapters or images keep equal tokens apart",
@@ -104,7 +104,9 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     if observed is not None:
         found += _resets(waterfall, prompts, observed)
     total = waterfall.tokens("prompt")
-    causes = [Cause(name, tokens, tokens / total, text) for name, tokens, text in found if tokens >= NAMED_FROM * total]
+    causes = [
+        Cause(name, tokens, tokens / total, text) for name, tokens, text in found if tokens >= _NAMED_FROM * total
+    ]
     return sorted(causes, key=lambda cause: -cause.tokens)
 
 
@@ -177,7 +179,7 @@ def _resets(
         tokens += explained[number]
         num_votes += votes[number]
         num_forbidden += forbidden[number]
-        if not num_forbidden and num_votes >= LEAST_REQUESTS:
+        if not num_forbidden and num_votes >= _LEAST_REQUESTS:
             best = max(best, (tokens, -number))
     if not best[0]:
         return []

@@ -280,7 +280,7 @@ KINDS: dict[str, Requests] = {
 """By name."""
 
 
-def salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
+def _salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
     """Return the trace with a salt per user. A user's requests have equal tokens after the common prefix."""
     common = min(common_length(trace[0].token_ids, entry.token_ids) for entry in trace)
     users: dict[Tokens, str] = {}
@@ -306,7 +306,7 @@ def _clock(milliseconds: int) -> Tokens:
 
 
 FAULTS: dict[str, Callable[[Sequence[TokenRequest]], list[TokenRequest]]] = {
-    "salt-per-user": salt_per_user,
+    "salt-per-user": _salt_per_user,
     "timestamp": timestamp,
 }
 """By name."""

@@ -16,6 +16,7 @@ Efron, "Bootstrap methods: another look at the jackknife" (1979).
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from mini_kv.core.errors import ConfigError
@@ -23,6 +24,7 @@ from mini_kv.policy.belady import belady
 from mini_kv.policy.catalogue import find_policy
 from mini_kv.policy.eviction import Policy, parts_of
 from mini_kv.tools.traces.parallel import run_cells
+from mini_kv.tools.traces.prompt_hashes import Prompt, make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, name_blocks
 from mini_kv.tools.traces.replay import ReplayReport, replay
 
@@ -76,7 +78,7 @@ def league(
         if policy != BELADY:
             find_policy(policy)
     cells = [(policy, size) for policy in policies for size in sizes]
-    return run_cells(_replay, trace, cells, jobs=jobs, dask=dask, on_progress=on_progress)
+    return run_cells(_replay, _Traffic(trace), cells, jobs=jobs, dask=dask, on_progress=on_progress)
 
 
 def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
@@ -90,7 +92,19 @@ def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
     return sorted({round(smallest * ratio**i) for i in range(count)})
 
 
-def _replay(trace: Sequence[TraceRequest], cell: tuple[str, int]) -> Standing:
+@dataclass(frozen=True)
+class _Traffic:
+    """A trace and its prompts, which a process makes once for all of its cells."""
+
+    trace: Sequence[TraceRequest]
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The requests with their block hashes."""
+        return make_prompts(self.trace, self.trace[0].block_size)
+
+
+def _replay(traffic: _Traffic, cell: tuple[str, int]) -> Standing:
     policy, size = cell
     sessions: dict[str, SessionHits] = {}
 
@@ -100,15 +114,16 @@ def _replay(trace: Sequence[TraceRequest], cell: tuple[str, int]) -> Standing:
             so_far.prompt_tokens + entry.input_length, so_far.hit_tokens + num_hits
         )
 
-    report = replay(trace, size, parts=parts_of(_policy(trace, policy, size)), on_admitted=count)
+    parts = parts_of(_policy(traffic, policy, size))
+    report = replay(traffic.trace, size, parts=parts, prompts=traffic.prompts, on_admitted=count)
     return Standing(policy, size, report, sessions)
 
 
-def _policy(trace: Sequence[TraceRequest], name: str, size: int) -> Policy:
+def _policy(traffic: _Traffic, name: str, size: int) -> Policy:
     if name != BELADY:
         return find_policy(name)
-    admitted = (names for entry, names in zip(trace, name_blocks(trace), strict=True) if entry.num_blocks < size)
-    return belady(admitted)
+    pairs = zip(traffic.trace, traffic.prompts, strict=True)
+    return belady([prompt.block_hashes for entry, prompt in pairs if entry.num_blocks < size])
 
 
 def checked_sizes(sizes: Sequence[int]) -> list[int]:

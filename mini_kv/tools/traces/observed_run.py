@@ -20,7 +20,7 @@ from mini_kv.story.traced_manager import TracedKVCacheManager
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.runners import Arrival, Clock, full_attention, scheduled
 
-SECONDS_PER_STEP = 0.02
+_SECONDS_PER_STEP = 0.02
 _MOST_STEPS = 100_000
 """The run of a cache that is so faulty that it makes no progress ends here."""
 
@@ -60,7 +60,7 @@ def watch(
     limits: SchedulerConfig | None = None,
     parts: KVCacheParts | None = None,
 ) -> Watched:
-    """Serve the requests, prompts and answers, with a step every `SECONDS_PER_STEP`. Return counters and calls.
+    """Serve the requests, prompts and answers, with a step every `_SECONDS_PER_STEP`. Return counters and calls.
 
     Raises `ConfigError` for a request that is larger than the pool.
     """
@@ -72,12 +72,12 @@ def watch(
     arrivals = []
     for number, entry in enumerate(trace):
         request = seen.kv.new_request(str(number), entry.token_ids, cache_salt=entry.cache_salt)
-        arrivals.append(Arrival(request, max(entry.output_length, 1), entry.timestamp / 1000 / SECONDS_PER_STEP))
+        arrivals.append(Arrival(request, max(entry.output_length, 1), entry.timestamp / 1000 / _SECONDS_PER_STEP))
         seen.requests.append(request)
     clock = Clock()
     try:
         for _, output, results in islice(scheduled(seen.scheduler, arrivals, clock), _MOST_STEPS):
-            now = clock.now * SECONDS_PER_STEP
+            now = clock.now * _SECONDS_PER_STEP
             seen.times += [now] * (len(seen.kv.spans) - len(seen.times))
             seen.seconds.append(now)
             seen.usage.append(seen.kv.usage)
@@ -86,5 +86,5 @@ def watch(
             seen.num_answers += sum(result.finish_reason is not None for result in results)
     except KVCacheError as error:
         seen.failed = str(error)
-        seen.times += [clock.now * SECONDS_PER_STEP] * (len(seen.kv.spans) - len(seen.times))
+        seen.times += [clock.now * _SECONDS_PER_STEP] * (len(seen.kv.spans) - len(seen.times))
     return seen

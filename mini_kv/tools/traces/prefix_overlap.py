@@ -19,9 +19,9 @@ from mini_kv.tools.traces.prompt_hashes import Trace, token_requests
 from mini_kv.tools.traces.readers.mooncake import TraceRequest, number_prefixes
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
-GRAM = 16
+_GRAM = 16
 """Number of tokens that are never equal by chance in two places of a text."""
-MOST_CHANGED = 32
+_MOST_CHANGED = 32
 """Tokens of the longest value that changes: a date and a time, or an identifier."""
 LEAST_MATCH = 64
 """The fewest tokens after a difference that are reported: closing phrases and templates are shorter."""
@@ -144,8 +144,8 @@ class _Deepest:
         """Return the last request with the last known gram of these tokens, 8 bytes each. Then add the tokens."""
         # Which grams are kept follows from the tokens themselves, so that a shifted text keeps the same ones.
         kept = packed[_LOW_BYTE::8].translate(_IS_MULTIPLE_OF_4)
-        starts = compress(range(0, len(packed) - 8 * GRAM + 1, 8), kept)
-        grams = [packed[start : start + 8 * GRAM] for start in starts]
+        starts = compress(range(0, len(packed) - 8 * _GRAM + 1, 8), kept)
+        grams = [packed[start : start + 8 * _GRAM] for start in starts]
         found = next((self._last[gram] for gram in reversed(grams) if gram in self._last), None)
         self._last.update(zip(grams, repeat(number)))
         return found
@@ -183,11 +183,11 @@ def _ends_of_images(entry: TokenRequest, other: TokenRequest, place: int) -> tup
 
 
 def _agree_again(mine: tuple[int, ...], theirs: tuple[int, ...], place: int, there: int) -> tuple[int, int] | None:
-    """Return the next places from which both prompts agree again, after at most `MOST_CHANGED` tokens of each."""
-    grams = {theirs[at : at + GRAM]: at for at in range(there + MOST_CHANGED, there - 1, -1)}
-    for at in range(place, min(place + MOST_CHANGED, len(mine) - GRAM) + 1):
-        if mine[at : at + GRAM] in grams:
-            return at, grams[mine[at : at + GRAM]]
+    """Return the next places from which both prompts agree again, after at most `_MOST_CHANGED` tokens of each."""
+    grams = {theirs[at : at + _GRAM]: at for at in range(there + _MOST_CHANGED, there - 1, -1)}
+    for at in range(place, min(place + _MOST_CHANGED, len(mine) - _GRAM) + 1):
+        if mine[at : at + _GRAM] in grams:
+            return at, grams[mine[at : at + _GRAM]]
     return None
 
 
@@ -198,15 +198,15 @@ def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
     """
     if len(mine) < LEAST_MATCH or len(theirs) < LEAST_MATCH:
         return 0
-    if not _contains(theirs, mine[:GRAM]) or not _contains(mine, theirs[:GRAM]):
+    if not _contains(theirs, mine[:_GRAM]) or not _contains(mine, theirs[:_GRAM]):
         return 0
-    grams = {theirs[at : at + GRAM] for at in range(len(theirs) - GRAM + 1)}
+    grams = {theirs[at : at + _GRAM] for at in range(len(theirs) - _GRAM + 1)}
     end = 0
-    for at in range(len(mine) - GRAM + 1):
-        if at > end + GRAM:  # further than from one part to the next
+    for at in range(len(mine) - _GRAM + 1):
+        if at > end + _GRAM:  # further than from one part to the next
             break
-        if mine[at : at + GRAM] in grams:
-            end = at + GRAM
+        if mine[at : at + _GRAM] in grams:
+            end = at + _GRAM
     return end if end >= LEAST_MATCH else 0
 
 

@@ -20,7 +20,7 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.policy.eviction import EvictionPolicy, Hint
-from mini_kv.tools.traces.prompt_hashes import make_prompts
+from mini_kv.tools.traces.prompt_hashes import Prompt, make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
 from mini_kv.tools.traces.runners import full_attention, sequential
 
@@ -107,6 +107,7 @@ def replay(
     *,
     concurrency: int = 1,
     parts: KVCacheParts | None = None,
+    prompts: Sequence[Prompt] | None = None,
     on_progress: Callable[[int], None] | None = None,
     on_admitted: Callable[[TraceRequest, int], None] | None = None,
 ) -> ReplayReport:
@@ -117,6 +118,7 @@ def replay(
         num_blocks: size of the pool, the null block included. `None`: unbounded, see `num_blocks_for_all`.
         concurrency: the most requests that hold their blocks at once.
         parts: parts that replace the engine's own, such as a policy's queue or an observer's blocks.
+        prompts: the trace's prompts, if `make_prompts` has made them already.
         on_progress: called after each request with the number of requests done.
         on_admitted: called after each admitted request with the request and its hit in tokens.
 
@@ -131,9 +133,10 @@ def replay(
         num_blocks = enough
     # Blocks beyond `enough` would never be used, so a pool of a billion is not built, only reported.
     kv = KVCacheManager(KVCacheConfig(min(num_blocks, enough), full_attention(block_size)), parts=parts)
-    prompts = make_prompts(trace, block_size)
+    if prompts is None:
+        prompts = make_prompts(trace, block_size)
     refused: list[TraceRequest] = []
-    found = {share: Found(share) for share in SHARES}
+    found: dict[str, list[tuple[int, int]]] = {share: [] for share in SHARES}
     full_blocks = peak_held_blocks = 0
     hits = sequential(kv, prompts, concurrency=concurrency)
     for index, (entry, num_hits) in enumerate(zip(trace, hits, strict=True)):
@@ -141,8 +144,7 @@ def replay(
             refused.append(entry)
         else:
             _give_hint(kv, str(index), entry)
-            share = _group_of(num_hits, entry.input_length)
-            found[share] = _with_one_more(found[share], entry.input_length, num_hits)
+            found[_group_of(num_hits, entry.input_length)].append((entry.input_length, num_hits))
             full_blocks += entry.num_full_blocks
             peak_held_blocks = max(peak_held_blocks, len(kv.block_pool.blocks) - 1 - kv.block_pool.num_free_blocks)
             if on_admitted is not None:
@@ -162,7 +164,7 @@ def replay(
         requests=len(trace),
         requests_refused=len(refused),
         prompt_tokens_refused=sum(entry.input_length for entry in refused),
-        found=tuple(found.values()),
+        found=tuple(Found(share, len(pairs), *map(sum, zip(*pairs, strict=True))) for share, pairs in found.items()),
         prompt_tokens=kv.prefix_cache_stats.queries,
         hit_tokens=kv.prefix_cache_stats.hits,
         full_blocks=full_blocks,
@@ -197,10 +199,6 @@ def _group_of(num_hits: int, num_tokens: int) -> str:
     if num_hits == 0:
         return "nothing"
     return next(share for share, end in SHARES.items() if num_hits / num_tokens < end)
-
-
-def _with_one_more(group: Found, num_tokens: int, num_hits: int) -> Found:
-    return Found(group.share, group.requests + 1, group.prompt_tokens + num_tokens, group.hit_tokens + num_hits)
 
 
 def _share(part: int, whole: int) -> float | None:

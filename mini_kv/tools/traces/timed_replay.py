@@ -26,7 +26,7 @@ from mini_kv.tools.traces.prompt_hashes import make_prompts
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
 from mini_kv.tools.traces.runners import Arrival, Clock, full_attention, make_requests, scheduled
 
-MAX_BLOCKS = 1_000_000
+_MAX_BLOCKS = 1_000_000
 """The most blocks of a pool that is built here. This many take a second."""
 
 
@@ -97,8 +97,8 @@ def replay_with_clock(
     if num_blocks is None:
         size = trace[0].block_size
         num_blocks = 1 + sum(-(-(entry.input_length + entry.output_length) // size) for entry in trace)
-    if num_blocks > MAX_BLOCKS:
-        raise ConfigError(f"num_blocks is {num_blocks}, it must be at most {MAX_BLOCKS:,} with a clock")
+    if num_blocks > _MAX_BLOCKS:
+        raise ConfigError(f"num_blocks is {num_blocks}, it must be at most {_MAX_BLOCKS:,} with a clock")
     strategy = strategy or Strategy()
     groups = full_attention(trace[0].block_size)
     kv = KVCacheManager(KVCacheConfig(num_blocks, groups), watermark=strategy.watermark, parts=parts)

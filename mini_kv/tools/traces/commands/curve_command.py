@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from mini_kv.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.tools.planning.flags import Flags, add_card_flags, read_card_flags
 from mini_kv.tools.traces.curve import Curve, CurvePoint, make_curve

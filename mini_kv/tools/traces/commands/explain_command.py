@@ -5,11 +5,11 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from mini_kv.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
 from mini_kv.story.vllm_source import CAUSES, VERSION
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
 from mini_kv.tools.traces.commands.curve_command import add_size_arguments, blocks_in, flags_of_model
 from mini_kv.tools.traces.pair import explain_pair

@@ -3,15 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
+from mini_kv.command_output import print_report
 from mini_kv.core.errors import ConfigError
-from mini_kv.policy.catalogue import POLICIES
+from mini_kv.policy.catalogue import ALL, POLICIES, requested
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import print_report
 from mini_kv.tools.traces.league import BELADY, Standing, checked_sizes, compare, default_sizes, league
 from mini_kv.tools.traces.readers.mooncake import TraceRequest
-
-ALL = "all"
-"""The word for all policies of the catalogue."""
 
 
 def asks_for_league(args: argparse.Namespace) -> bool:
@@ -22,7 +19,7 @@ def asks_for_league(args: argparse.Namespace) -> bool:
 def standings_of(trace: Sequence[TraceRequest], args: argparse.Namespace, line: ProgressLine) -> list[Standing]:
     """Replay the trace under every requested policy in every requested pool."""
     sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
-    policies = [name for asked in args.policy for name in (POLICIES if asked == ALL else (asked,))] + [BELADY]
+    policies = requested([*args.policy, BELADY], POLICIES)
     if args.intervals is not None and len({entry.session_id for entry in trace}) == 1:
         raise ConfigError("--intervals needs a trace with several sessions, such as `mini-kv trace fetch agents`")
     line.total = len(sizes) * len(policies)
@@ -34,7 +31,7 @@ def print_league(standings: Sequence[Standing], args: argparse.Namespace) -> int
 
     def lines() -> list[str]:
         return [format_table(standings)] + (
-            [] if args.intervals is None else ["", format_intervals(standings, args.intervals)]
+            [] if args.intervals is None else ["", _format_intervals(standings, args.intervals)]
         )
 
     figures = [{"policy": s.policy, **s.report.as_dict()} for s in standings]
@@ -64,7 +61,7 @@ def format_table(standings: Sequence[Standing]) -> str:
     )
 
 
-def format_intervals(standings: Sequence[Standing], seed: int) -> str:
+def _format_intervals(standings: Sequence[Standing], seed: int) -> str:
     """Return each policy's difference to the first, in points: a row per policy, a column per size."""
     first = {s.num_blocks: s.sessions for s in standings if s.policy == standings[0].policy}
     rows: dict[str, list[str]] = {}

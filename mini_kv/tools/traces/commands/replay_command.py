@@ -11,13 +11,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from mini_kv.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.policy.admission_strategies import strategies
-from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
+from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy, requested
 from mini_kv.policy.eviction import parts_of
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.commands.league_table import asks_for_league, print_league, standings_of
 from mini_kv.tools.traces.parallel import add_cell_arguments, run_cells
 from mini_kv.tools.traces.prompt_hashes import as_hashes
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     0: done. 2: the trace or an argument is wrong. Then stderr gets one line, and nothing was replayed.
     """
     args.policy = args.policy or ["lru"]
-    names = _names(args.admission)
+    names = requested(args.admission or ["greedy"], strategies())
     is_clocked = args.rate is not None or args.admission is not None
     is_league = asks_for_league(args)
     if is_league and (is_clocked or args.concurrency is not None):
@@ -92,14 +92,6 @@ def _finished_policies(policies: Sequence[str]) -> Iterator[None]:
         own = [policy for policy in policies if ":" in policy]
         missing = error or "a method of EvictionPolicy is missing"
         raise ConfigError(f"{' or '.join(own)} is not finished: {missing}") from None
-
-
-def _names(asked: Sequence[str] | None) -> list[str]:
-    """Return the requested strategies, each once. `all` means every strategy with a name."""
-    names: list[str] = []
-    for name in asked or ["greedy"]:
-        names += list(strategies()) if name == "all" else [name]
-    return list(dict.fromkeys(names))
 
 
 def _rate(written: str | None) -> float | None:

@@ -5,9 +5,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from mini_kv.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.core.errors import ConfigError
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.traces.readers.mooncake import TraceError
 from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.tools.traces.sessions.analysis import BLOCK_SIZE, Analysis, analyse
@@ -15,7 +15,7 @@ from mini_kv.tools.traces.sessions.layout import Weigh
 from mini_kv.tools.traces.sessions.session_formats import EXAMPLE, READERS, read_session_file
 from mini_kv.tools.traces.sessions.session_report import report
 
-TTLS = {"5m": 300, "1h": 3600}
+_TTLS = {"5m": 300, "1h": 3600}
 """Seconds that an entry of a hosted cache lives, by name."""
 
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num-blocks", type=int, metavar="N", help="size of a pool, to see what pauses cost there")
     parser.add_argument(
-        "--ttl", choices=list(TTLS), help="how long a hosted cache's entry lives (default: as the file says, or 5m)"
+        "--ttl", choices=list(_TTLS), help="how long a hosted cache's entry lives (default: as the file says, or 5m)"
     )
     parser.add_argument(
         "--texts", action="store_true", help="print the beginning of each text where a prefix broke (private!)"
@@ -62,7 +62,7 @@ def _analysed(args: argparse.Namespace) -> Analysis:
         session,
         block_size=args.block_size,
         num_blocks=args.num_blocks,
-        ttl=None if args.ttl is None else TTLS[args.ttl],
+        ttl=None if args.ttl is None else _TTLS[args.ttl],
         weigh=weigh,
     )
 

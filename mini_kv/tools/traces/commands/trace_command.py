@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from mini_kv.command_output import one_line_errors
 from mini_kv.core.errors import ConfigError
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import one_line_errors
 from mini_kv.tools.traces.generators import FAULTS, KINDS, format_tokens, generate
 from mini_kv.tools.traces.published import PUBLISHED, fetch
 from mini_kv.typed_numbers import whole_number

@@ -9,6 +9,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
+from mini_kv.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
@@ -21,18 +22,17 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
-from mini_kv.tools.planning.command_output import add_json_flag, one_line_errors, print_report
 from mini_kv.tools.planning.flags import Flags, add_flags, check_number, read_flags
 from mini_kv.tools.traces.prompt_hashes import Prompt
 from mini_kv.tools.traces.runners import Setup, sequential
 
 LONGEST = 10_000_000
 """Tokens of the longest prompt: its blocks are made and looked up one by one."""
-LEAST_INTERVAL = 512
+_LEAST_INTERVAL = 512
 """Tokens from one kept window or state to the next. With fewer, they would use most of the memory."""
 PAGE = "book/docs/answers/hit-rate-is-zero.md"
 """The book's page on the causes of a hit rate of zero."""
-TAIL = 1_000
+_TAIL = 1_000
 """Tokens that are different in each request, after the shared ones."""
 
 
@@ -62,8 +62,8 @@ def answered(args: argparse.Namespace) -> tuple["Blocks", list["Hits"]]:
     flags = read_flags(args)
     for num_tokens in args.prompt_tokens:
         check_number("prompt_tokens", num_tokens, most=LONGEST)
-    blocks = plan_blocks(args.model, flags)
-    return blocks, [hits_of(blocks, num_tokens) for num_tokens in args.prompt_tokens]
+    blocks = _plan_blocks(args.model, flags)
+    return blocks, [_hits_of(blocks, num_tokens) for num_tokens in args.prompt_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Blocks:
         return self.unit * (2 if self.flags.num_speculative_tokens else 1) + 1
 
 
-def plan_blocks(model: str, flags: Flags) -> Blocks:
+def _plan_blocks(model: str, flags: Flags) -> Blocks:
     """Return the blocks of the model with these flags. Raises `ConfigError` as the plan does."""
     loaded, specs = flags.load(model)
     if not any(isinstance(spec, AttentionSpec) for spec in specs.values()):
@@ -111,7 +111,7 @@ class Hits:
     """Tokens that the next such request finds."""
 
 
-def hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hits:
+def _hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hits:
     """Return the hits of prompts of this length in mini_kv's own cache manager."""
     drops = blocks.unit if blocks.flags.num_speculative_tokens else 0
     setup = Setup(blocks.groups, retention=None if drops else retention_interval)
@@ -126,7 +126,7 @@ def hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hit
         return Prompt(length, [BlockHash(text.encode()) for text in shared + own])
 
     _, repeated = found([prompt("same", num_tokens)] * 2)
-    _, second, third = found([prompt(name, num_tokens + TAIL) for name in "ABC"])
+    _, second, third = found([prompt(name, num_tokens + _TAIL) for name in "ABC"])
     return Hits(num_tokens, repeated, second, third)
 
 
@@ -208,7 +208,7 @@ def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
         blocks_needed = "two blocks" if blocks.flags.num_speculative_tokens else "a block"
         note = f"   shorter than {blocks_needed}" if row.num_tokens < blocks.shortest - 1 else ""
         lines.append(f"{row.num_tokens:>10,} {row.repeated:>14,} {row.second:>14,} {row.third:>14,}{note}")
-    lines.append(f"  same prompt: repeated. to share: each request has {TAIL:,} more tokens of its own.")
+    lines.append(f"  same prompt: repeated. to share: each request has {_TAIL:,} more tokens of its own.")
     if any(row.second < row.third for row in rows):
         lines.append("  By default, vLLM keeps states and windows at the ends of prompts, and where it saw requests")
         lines.append("  differ. The second request shows this place, and the third finds the blocks.")
@@ -228,8 +228,8 @@ def _denser(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
     late = [row for row in rows if row.second < row.third]
     if not late or blocks.flags.num_speculative_tokens:
         return []
-    interval = -(-LEAST_INTERVAL // blocks.unit) * blocks.unit
-    found = hits_of(blocks, late[-1].num_tokens, interval).second
+    interval = -(-_LEAST_INTERVAL // blocks.unit) * blocks.unit
+    found = _hits_of(blocks, late[-1].num_tokens, interval).second
     if found <= late[-1].second:
         return []
     flag = f"--prefix-cache-retention-interval {interval}"
@@ -252,7 +252,7 @@ def _finer(model: str, blocks: Blocks) -> list[str]:
     ]
     better = []
     for words, changed in changes:
-        found = plan_blocks(model, changed)
+        found = _plan_blocks(model, changed)
         if found.shortest < blocks.shortest and changed.block_size >= 16:
             better.append(f"  {words:<30} hits at multiples of {found.unit:,} tokens, from {found.shortest - 1:,} on")
     if any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):

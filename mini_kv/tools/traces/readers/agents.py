@@ -30,7 +30,7 @@ from mini_kv.tools.traces.readers.mooncake import TraceRequest, check_integers, 
 _MAX_SECONDS = 10**12
 """Largest time in a file: 30,000 years."""
 _MAX_TOKENS = 10**15
-EXPECTED_PAUSES = {"tool_use": 17_000, "end_turn": 221_000}
+_EXPECTED_PAUSES = {"tool_use": 17_000, "end_turn": 221_000}
 """Median times in ms from a request to the session's next one, by `stop`, in 710 of the published sessions."""
 _OTHER_PAUSE = 18_000
 """The median of all."""
@@ -112,7 +112,7 @@ def _request_in(entry: Mapping[str, Any], seconds: float, block_size: int) -> Tr
     if not isinstance(hash_ids, list):
         raise ValueError(f"hash_ids is {quote(hash_ids)}: it must be a list")
     check_integers(hash_ids, "hash_ids")
-    pause = EXPECTED_PAUSES.get(str(entry.get("stop")), _OTHER_PAUSE)
+    pause = _EXPECTED_PAUSES.get(str(entry.get("stop")), _OTHER_PAUSE)
     request = TraceRequest(round(1000 * seconds), *lengths, tuple(hash_ids), block_size, expected_pause=pause)
     if len(hash_ids) != request.num_full_blocks:
         blocks = f"{request.num_full_blocks} full blocks of {block_size}"

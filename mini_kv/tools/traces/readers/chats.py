@@ -31,7 +31,7 @@ NOT_READ = {
     "truncate_prompt_tokens": "prompts are read whole",
 }
 """Fields that affect a prompt but are not read, each with the reason."""
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TEXT_PARTS = {
     "text": "text",
     "input_text": "text",
@@ -139,8 +139,8 @@ def _template_kwargs(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reasoning_effort(fields: Mapping[str, Any]) -> str | None:
     effort = fields.get("reasoning_effort")
-    if effort is not None and effort not in EFFORTS:
-        raise ValueError(f"reasoning_effort is {quote(effort)}: it must be one of {', '.join(EFFORTS)}")
+    if effort is not None and effort not in _EFFORTS:
+        raise ValueError(f"reasoning_effort is {quote(effort)}: it must be one of {', '.join(_EFFORTS)}")
     return effort
 
 

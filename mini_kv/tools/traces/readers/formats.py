@@ -33,12 +33,12 @@ from mini_kv.tools.traces.readers.token_trace import TokenRequest, parse_tokens
 MAX_LINE_BYTES = 1 << 26
 """The most bytes of a line: enough for a prompt of five million tokens, as ids and as text."""
 
-Parsed = TraceRequest | TokenRequest | Logged | Session
+_Parsed = TraceRequest | TokenRequest | Logged | Session
 """The content of a line."""
-Parse = Callable[[bytes], Parsed | None]
+Parse = Callable[[bytes], _Parsed | None]
 """Returns the request or session in a line, or `None` if the line has none. Raises `ValueError` with the error."""
 
-FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
+_FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
     "mooncake": lambda _, size: partial(parse_request, block_size=size or mooncake.BLOCK_SIZE),
     "qwen-bailian": lambda _, size: partial(parse_bailian, block_size=size or qwen_bailian.BLOCK_SIZE),
     "agents": lambda _, size: SessionParser(size),
@@ -83,9 +83,9 @@ def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
     """Add the arguments that `read_traffic` reads."""
     parser.add_argument("trace", nargs=nargs, metavar="TRACE", help="requests, one per line; - is standard input")
     group = parser.add_argument_group("the trace's form")
-    formats = ", ".join(FORMATS)
+    formats = ", ".join(_FORMATS)
     group.add_argument(
-        "--format", choices=list(FORMATS), metavar="NAME", help=f"{formats} (default: by its first line)"
+        "--format", choices=list(_FORMATS), metavar="NAME", help=f"{formats} (default: by its first line)"
     )
     group.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for prompts that are texts")
     about = "tokens per block, or per hash of the trace"
@@ -108,7 +108,7 @@ def read_requests(
 
     Args:
         path: the file.
-        format_name: one of `FORMATS`. `None`: detected from the first line.
+        format_name: one of `_FORMATS`. `None`: detected from the first line.
         encoder: converts texts to tokens, for formats with texts.
         block_size: tokens per hash. `None`: the format's number.
 
@@ -144,12 +144,12 @@ class _Parser:
         self._block_size = block_size
         self._parse: Parse | None = None
 
-    def __call__(self, raw: bytes) -> Parsed | None:
+    def __call__(self, raw: bytes) -> _Parsed | None:
         """Return the request or session in a line. Raises `ValueError` with the error."""
         if self._parse is None:
             self.first_line = raw
             self.format_name = self.format_name or recognise(raw)
-            self._parse = FORMATS[self.format_name](self._encoder, self._block_size)
+            self._parse = _FORMATS[self.format_name](self._encoder, self._block_size)
         return self._parse(raw)
 
 

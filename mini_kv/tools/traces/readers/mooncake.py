@@ -99,7 +99,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
     return read_lines(path, parse_request)
 
 
-class Arrives(Protocol):
+class _Arrives(Protocol):
     """The fields of every line of a trace."""
 
     @property
@@ -107,7 +107,7 @@ class Arrives(Protocol):
         """Arrival, in ms since the trace began."""
 
 
-Line = TypeVar("Line", bound=Arrives)
+Line = TypeVar("Line", bound=_Arrives)
 
 
 def read_lines(

@@ -23,7 +23,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.installer import install_extra
 from mini_kv.tools.traces.readers.chats import Chat, developer_as_system
 
-TODAY = datetime(2026, 1, 1)
+_TODAY = datetime(2026, 1, 1)
 """The date that every template gets."""
 _MAX_CONFIG_BYTES = 1 << 24
 _END = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -50,7 +50,7 @@ class PromptTokenizer:
         except ConfigError:
             raise
         except Exception as error:  # the library raises nothing narrower
-            raise ConfigError(f"--tokenizer {path}: it is not a tokenizer: {in_a_line(error)}") from None
+            raise ConfigError(f"--tokenizer {path}: it is not a tokenizer: {_in_a_line(error)}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._path = path
@@ -70,12 +70,12 @@ class PromptTokenizer:
         """
         has_tools = chat.inputs.get("tools") is not None
         if has_tools not in self._templates:
-            self._templates[has_tools] = load_template(self._path, has_tools=has_tools)
+            self._templates[has_tools] = _load_template(self._path, has_tools=has_tools)
         render = self._templates[has_tools]
         try:
             text = _continued(render, chat) if chat.continue_final_message else render(chat.messages, **chat.inputs)
         except Exception as error:  # a template raises whatever its program stumbles over
-            raise ValueError(f"the chat template refuses the messages: {in_a_line(error)}") from None
+            raise ValueError(f"the chat template refuses the messages: {_in_a_line(error)}") from None
         return self.encode(text, add_special_tokens=chat.add_special_tokens)
 
 
@@ -90,7 +90,7 @@ def _continued(render: Callable[..., str], chat: Chat) -> str:
     return text[:end] if text.startswith(_END, end) else text[:end].rstrip()
 
 
-def load_template(tokenizer: Path, *, has_tools: bool) -> Callable[..., str]:
+def _load_template(tokenizer: Path, *, has_tools: bool) -> Callable[..., str]:
     """Return a function that renders messages, and the other variables of the template by name, to a text.
 
     If there are several templates, `has_tools` selects the one for requests with tools. Raises `ConfigError` if no
@@ -102,11 +102,11 @@ def load_template(tokenizer: Path, *, has_tools: bool) -> Callable[..., str]:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals.update(raise_exception=_raise, strftime_now=TODAY.strftime)
+    environment.globals.update(raise_exception=_raise, strftime_now=_TODAY.strftime)
     try:
         template = environment.from_string(source)
     except Exception as error:
-        raise ConfigError(f"the chat template beside {tokenizer} is broken: {in_a_line(error)}") from None
+        raise ConfigError(f"the chat template beside {tokenizer} is broken: {_in_a_line(error)}") from None
     special = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
     knows_developer = "'developer'" in source or '"developer"' in source
 
@@ -141,7 +141,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = strict_json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path} is not JSON that can be read: {in_a_line(error)}") from None
+        raise ConfigError(f"{path} is not JSON that can be read: {_in_a_line(error)}") from None
     if not isinstance(config, dict):
         raise ConfigError(f"{path} is not a JSON object")
     return config
@@ -179,7 +179,7 @@ def library(name: str) -> Any:
         raise ConfigError(f"texts need {name.partition('.')[0]}, which comes with {extra}") from None
 
 
-def in_a_line(error: Exception) -> str:
+def _in_a_line(error: Exception) -> str:
     """Return an error's message without line breaks, cut to a readable length."""
     text = " ".join(f"{error}".split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."

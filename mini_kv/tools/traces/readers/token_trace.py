@@ -19,7 +19,7 @@ from mini_kv.tools.traces.readers.mooncake import (
     quote,
 )
 
-MAX_TOKEN = 2**32 - 1
+_MAX_TOKEN = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ def parse_tokens(raw: bytes) -> TokenRequest:
 def checked_tokens(values: Sequence[Any], name: str) -> Sequence[int]:
     """Return the values. Raises `ValueError` if one is not a token id."""
     check_integers(values, name)
-    if max(values, default=0) > MAX_TOKEN:
-        index, token = next((index, token) for index, token in enumerate(values) if token > MAX_TOKEN)
-        raise ValueError(f"{name}[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
+    if max(values, default=0) > _MAX_TOKEN:
+        index, token = next((index, token) for index, token in enumerate(values) if token > _MAX_TOKEN)
+        raise ValueError(f"{name}[{index}] is {token}: it must be at most {_MAX_TOKEN:,}")
     return values
 
 

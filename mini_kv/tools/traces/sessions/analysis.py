@@ -27,7 +27,7 @@ LABELS = {
 }
 """Labels of the waterfall's rows that are others here, by the row's name."""
 MORE = "more at the provider"
-NO_COUNTS = "the provider counted no cached token at all, so only causes that the texts show are named"
+_NO_COUNTS = "the provider counted no cached token at all, so only causes that the texts show are named"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Analysis:
     rows: Sequence[TurnRow]
     block_size: int
     waterfall: Waterfall
-    """Its rows are `told_rows`."""
+    """Its rows are `_told_rows`."""
     causes: Sequence[Cause]
     """Causes of losses in the pool."""
 
@@ -145,14 +145,14 @@ def analyse(
         last[turn.conversation] = index
         row = _row(index, before, session, layouts, predictions, waterfall)
         rows.append(row if needed is None else replace(row, needed=needed[index]))
-    waterfall = replace(waterfall, rows=told_rows(waterfall, rows))
+    waterfall = replace(waterfall, rows=_told_rows(waterfall, rows))
     if not session.has_cached:
-        session = replace(session, notes=[*session.notes, NO_COUNTS])
+        session = replace(session, notes=[*session.notes, _NO_COUNTS])
         rows = [_without_counts(row) for row in rows]
     return Analysis(session, layouts, rows, block_size, waterfall, causes)
 
 
-def told_rows(waterfall: Waterfall, turns: Sequence[TurnRow]) -> list[Row]:
+def _told_rows(waterfall: Waterfall, turns: Sequence[TurnRow]) -> list[Row]:
     """Return the waterfall's rows in a session's words. What a break cost has a row of its own.
 
     The waterfall sees blocks, and each block after a break is new to it.

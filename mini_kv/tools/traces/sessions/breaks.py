@@ -12,7 +12,7 @@ from mini_kv.tools.traces.prefix_overlap import LEAST_MATCH, ShiftedMatch, commo
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 from mini_kv.tools.traces.sessions.hosted import Prediction
 from mini_kv.tools.traces.sessions.layout import Layout, Span, slack
-from mini_kv.tools.traces.sessions.session import SYSTEM, THINKING, TOOL, Turn
+from mini_kv.tools.traces.sessions.session import Kind, Turn
 
 (
     COMPACTION,
@@ -68,9 +68,9 @@ SENTENCES = {
     " changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
-NEARLY = 0.9
+_NEARLY = 0.9
 """From this part of the time to live on, an entry may have expired: the clocks differ by seconds."""
-LOOKS_BACK = 20
+_LOOKS_BACK = 20
 """Content blocks before a breakpoint in which Anthropic's cache looks for an entry. See `hosted` for the source."""
 _MOST_CHARACTERS = 20_000
 """Of two texts that differ, so much is compared after the difference."""
@@ -147,14 +147,14 @@ def _visible(turn: Turn, layout: Layout, before: Turn, layout_before: Layout) ->
             return CLEARED
         return SHORTER if layout.is_shorter else None
     kind = layout_before.spans[layout.place].part.kind
-    if layout.dropped > layout_before.dropped and kind == THINKING:
+    if layout.dropped > layout_before.dropped and kind == Kind.THINKING:
         return THINKING_REMOVED
     behind = _behind(layout_before.spans[layout.place :], layout.spans[layout.place :])
-    if behind.order and kind == TOOL:
+    if behind.order and kind == Kind.TOOL:
         return TOOL_ORDER
     if behind.value:
         return TIMESTAMP
-    if kind in (SYSTEM, TOOL):
+    if kind in (Kind.SYSTEM, Kind.TOOL):
         return SYSTEM_PROMPT
     return REWIND if set(turn.parts) & set(before.parts) else NEW
 
@@ -170,9 +170,9 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return CLEARED
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
-    if NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:
+    if _NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:
         return PROBABLY_EXPIRED
-    if turn.num_written is not None and len(turn.parts) - len(before.parts) > LOOKS_BACK:
+    if turn.num_written is not None and len(turn.parts) - len(before.parts) > _LOOKS_BACK:
         return LOOKBACK
     return BEFORE if turn.num_cached < layout.head else UNKNOWN
 

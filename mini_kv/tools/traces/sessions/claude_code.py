@@ -26,12 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mini_kv.tools.traces.sessions.session import (
-    ANSWER,
-    CALL,
     DEFAULT_TTL,
-    RESULT,
-    THINKING,
-    USER,
+    Kind,
     Part,
     Session,
     Turn,
@@ -41,7 +37,7 @@ from mini_kv.tools.traces.sessions.session import (
     milliseconds_of,
 )
 
-HOUR = 3600
+_HOUR = 3600
 _NO_MODEL = "<synthetic>"
 """The model of an answer that Claude Code wrote itself, such as an error message."""
 
@@ -142,7 +138,7 @@ class ClaudeCodeReader:
         calls: set[str] = set()
         results: set[str] = set()
         if fields.get("type") == "attachment":
-            parts.append(Part(USER, json.dumps(fields.get("attachment"), ensure_ascii=False)))
+            parts.append(Part(Kind.USER, json.dumps(fields.get("attachment"), ensure_ascii=False)))
         elif fields.get("type") in ("user", "assistant"):
             message = member(fields, "message", dict)
             if message is None:
@@ -237,7 +233,7 @@ class ClaudeCodeReader:
         turn.num_written, turn.num_output = written, output
         lives = member(usage, "cache_creation", dict) or {}
         if lives.get("ephemeral_1h_input_tokens"):
-            self._ttls[turn.conversation] = HOUR
+            self._ttls[turn.conversation] = _HOUR
         elif lives.get("ephemeral_5m_input_tokens"):
             self._ttls[turn.conversation] = DEFAULT_TTL
         turn.ttl = self._ttls.get(turn.conversation, DEFAULT_TTL)
@@ -273,19 +269,19 @@ def _read_content(content: Any, is_user: bool, parts: list[Part], calls: set[str
     blocks: Iterable[Any] = content if isinstance(content, list) else [content]
     for block in blocks:
         if isinstance(block, str):
-            parts.append(Part(USER if is_user else ANSWER, block))
+            parts.append(Part(Kind.USER if is_user else Kind.ANSWER, block))
         elif not isinstance(block, dict):
             raise ValueError("message.content must be a text, or a list of objects")
         elif block.get("type") == "text":
-            parts.append(Part(USER if is_user else ANSWER, as_text(block.get("text"))))
+            parts.append(Part(Kind.USER if is_user else Kind.ANSWER, as_text(block.get("text"))))
         elif block.get("type") in ("thinking", "redacted_thinking"):
             texts = (block.get(name) for name in ("thinking", "signature", "data"))
-            parts.append(Part(THINKING, "".join(text for text in texts if isinstance(text, str))))
+            parts.append(Part(Kind.THINKING, "".join(text for text in texts if isinstance(text, str))))
         elif block.get("type") == "tool_use":
             calls.add(str(block.get("id")))
-            parts.append(Part(CALL, f"{block.get('name')} {json.dumps(block.get('input'), ensure_ascii=False)}"))
+            parts.append(Part(Kind.CALL, f"{block.get('name')} {json.dumps(block.get('input'), ensure_ascii=False)}"))
         elif block.get("type") == "tool_result":
             results.add(str(block.get("tool_use_id")))
-            parts.append(Part(RESULT, as_text(block.get("content"))))
+            parts.append(Part(Kind.RESULT, as_text(block.get("content"))))
         else:  # an image or a document
-            parts.append(Part(USER if is_user else ANSWER, as_text(block)))
+            parts.append(Part(Kind.USER if is_user else Kind.ANSWER, as_text(block)))

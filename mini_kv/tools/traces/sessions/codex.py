@@ -22,22 +22,7 @@ their repetition), both read in 2026.
 import json
 from typing import Any
 
-from mini_kv.tools.traces.sessions.session import (
-    ANSWER,
-    CALL,
-    RESULT,
-    SYSTEM,
-    THINKING,
-    TOOL,
-    USER,
-    Part,
-    Session,
-    Turn,
-    as_text,
-    count_of,
-    member,
-    milliseconds_of,
-)
+from mini_kv.tools.traces.sessions.session import Kind, Part, Session, Turn, as_text, count_of, member, milliseconds_of
 
 LINES = ("session_meta", "turn_context", "response_item", "compacted", "event_msg")
 """The types of lines that are read. There are more in newer files."""
@@ -107,7 +92,7 @@ class CodexReader:
         questions = [
             index
             for index, part in enumerate(self._history)
-            if part.kind == USER and not part.text.startswith(_NO_QUESTIONS)
+            if part.kind == Kind.USER and not part.text.startswith(_NO_QUESTIONS)
         ]
         gone = questions[-num_turns:] if num_turns else []
         del self._history[gone[0] if gone else len(self._history) :]
@@ -118,9 +103,9 @@ class CodexReader:
         if isinstance(instructions, dict):
             instructions = instructions.get("text")
         tools = member(payload, "dynamic_tools", list) or []
-        system = [Part(TOOL, json.dumps(tool, ensure_ascii=False)) for tool in tools]
+        system = [Part(Kind.TOOL, json.dumps(tool, ensure_ascii=False)) for tool in tools]
         if isinstance(instructions, str) and instructions:
-            system.append(Part(SYSTEM, instructions))
+            system.append(Part(Kind.SYSTEM, instructions))
         self._system = system or self._system
 
     def _item(self, number: int, time: int, payload: dict[str, Any]) -> None:
@@ -131,7 +116,7 @@ class CodexReader:
             self._prompt = (number, len(self._history), self._last_input)
         if not is_of_model:
             self._last_input = time
-        if part.kind == USER and payload.get("role") == "user":
+        if part.kind == Kind.USER and payload.get("role") == "user":
             self._prompt = None
         self._history.append(part)
 
@@ -139,8 +124,8 @@ class CodexReader:
         """Replace the history, as the line says. Without a replacement the user's texts and a summary remain."""
         items = member(payload, "replacement_history", list)
         if items is None:
-            kept = [part for part in self._history if part.kind == USER]
-            self._history = [*kept, Part(USER, str(payload.get("message") or ""))]
+            kept = [part for part in self._history if part.kind == Kind.USER]
+            self._history = [*kept, Part(Kind.USER, str(payload.get("message") or ""))]
         else:
             read = [_read_item(item)[0] for item in items if isinstance(item, dict)]
             self._history = [part for part in read if part is not None]
@@ -183,13 +168,13 @@ def _read_item(payload: dict[str, Any]) -> tuple[Part | None, bool]:
         return None, False
     if kind == "message":
         is_answer = payload.get("role") == "assistant"
-        return Part(ANSWER if is_answer else USER, as_text(payload.get("content"))), is_answer
+        return Part(Kind.ANSWER if is_answer else Kind.USER, as_text(payload.get("content"))), is_answer
     if kind == "reasoning":
         texts = (payload.get("encrypted_content"), payload.get("content"), payload.get("summary"))
-        return Part(THINKING, next((as_text(text) for text in texts if text), "")), True
+        return Part(Kind.THINKING, next((as_text(text) for text in texts if text), "")), True
     if kind.endswith("_output"):
-        return Part(RESULT, as_text(payload.get("output"))), False
+        return Part(Kind.RESULT, as_text(payload.get("output"))), False
     if kind.endswith("_call"):
         what = payload.get("arguments") or payload.get("input") or payload.get("action")
-        return Part(CALL, f"{payload.get('name') or kind} {as_text(what)}"), True
-    return Part(USER, as_text(payload.get("encrypted_content") or payload)), False
+        return Part(Kind.CALL, f"{payload.get('name') or kind} {as_text(what)}"), True
+    return Part(Kind.USER, as_text(payload.get("encrypted_content") or payload)), False

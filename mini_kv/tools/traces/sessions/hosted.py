@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from mini_kv.tools.traces.sessions.layout import STEP, Layout
 from mini_kv.tools.traces.sessions.session import Session, Turn
 
-SHORTEST = 1024
+_SHORTEST = 1024
 """The shortest prefix that OpenAI's cache finds."""
 
 
@@ -89,4 +89,4 @@ def _ends(turn: Turn, layout: Layout) -> list[int]:
 
 
 def _in_steps(end: int) -> int:
-    return end // STEP * STEP if end >= SHORTEST else 0
+    return end // STEP * STEP if end >= _SHORTEST else 0

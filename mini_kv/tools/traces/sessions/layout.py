@@ -27,15 +27,15 @@ from statistics import median
 from typing import NamedTuple
 
 from mini_kv.tools.traces.prefix_overlap import LEAST_MATCH, common_length
-from mini_kv.tools.traces.sessions.session import RESULT, THINKING, USER, Part, Session, Turn
+from mini_kv.tools.traces.sessions.session import Kind, Part, Session, Turn
 
 Weigh = Callable[[str], float]
 """Returns the weight of a text."""
-UNSEEN = "not in the file"
+_UNSEEN = "not in the file"
 """The kind of tokens whose text is not in the file."""
-USUAL = 0.25
+_USUAL = 0.25
 """Tokens per character if the file has too few turns to tell."""
-FAR = 4.0
+_FAR = 4.0
 """A number of tokens per weight that is this many times the usual one, or a part of it, is not believed."""
 NEAR = 2.0
 """Up to this factor, thinking is not looked at."""
@@ -43,7 +43,7 @@ LEAST_TOKENS, LEAST_SHARE = 256, 0.05
 """A difference between two counts is explained from so many tokens on, and from this share."""
 STEP = 128
 """Tokens between two ends that OpenAI's cache finds."""
-SAME_START = 16
+_SAME_START = 16
 """Characters with which a changed text must begin like the text before it, to be called the same text."""
 
 
@@ -146,22 +146,22 @@ def _usual_rate(session: Session, weights: _Weights) -> float:
         weight = weights.sum(turn.parts[len(before.parts) :])
         if weight and turn.num_tokens > before.num_tokens:
             rates.append((turn.num_tokens - before.num_tokens) / weight)
-    return median(rates) if rates else USUAL
+    return median(rates) if rates else _USUAL
 
 
 def _first(turn: Turn, weights: _Weights, usual: float, conversation: str) -> Layout:
     num_text = min(round(weights.sum(turn.parts) * usual), turn.num_tokens)
-    head = Span(Part(UNSEEN, f"head of {conversation}"), turn.num_tokens - num_text, 0.0)
+    head = Span(Part(_UNSEEN, f"head of {conversation}"), turn.num_tokens - num_text, 0.0)
     return Layout([head, *_divide(turn.parts, num_text, weights)], 0, 0)
 
 
 def _next(turn: Turn, before: Turn, layout: Layout, weights: _Weights, usual: float) -> Layout:
     """Return the layout of a turn from that of the turn before. Old thinking is kept or removed."""
     kept = _arrange(turn, before, layout, layout.dropped, weights, usual)
-    user = max((index for index, part in enumerate(turn.parts) if part.kind == USER), default=0)
+    user = max((index for index, part in enumerate(turn.parts) if part.kind == Kind.USER), default=0)
     continues = kept.layout.place == len(layout.spans)
     is_other = turn.model != before.model or turn.cleared != before.cleared or not continues
-    if is_other or not any(part.kind == THINKING for part in turn.parts[layout.dropped : user]):
+    if is_other or not any(part.kind == Kind.THINKING for part in turn.parts[layout.dropped : user]):
         return kept.layout
     removed = _arrange(turn, before, layout, user, weights, usual)
     was_sent = removed.layout.common < kept.layout.common
@@ -178,9 +178,9 @@ def _answer_thinks(layout: Layout, token: int) -> bool:
     """Return whether the answer that begins at this token, or soon after it, contains thinking."""
     begin = 0
     for span in layout.spans:
-        if begin >= token and span.part.kind == THINKING:
+        if begin >= token and span.part.kind == Kind.THINKING:
             return True
-        if begin >= token and span.part.kind in (USER, RESULT):
+        if begin >= token and span.part.kind in (Kind.USER, Kind.RESULT):
             return False
         begin += span.num_tokens
     return False
@@ -201,9 +201,9 @@ class _Arranged:
 
 def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _Weights, usual: float) -> _Arranged:
     """Return the layout without the thinking before the index `dropped`."""
-    parts = [part for index, part in enumerate(turn.parts) if index >= dropped or part.kind != THINKING]
+    parts = [part for index, part in enumerate(turn.parts) if index >= dropped or part.kind != Kind.THINKING]
     place = _first_difference(parts, layout.spans)
-    same, new = list(layout.spans[:place]), parts[sum(span.part.kind != UNSEEN for span in layout.spans[:place]) :]
+    same, new = list(layout.spans[:place]), parts[sum(span.part.kind != _UNSEEN for span in layout.spans[:place]) :]
     common = sum(span.num_tokens for span in same)
     known = {span.part: span for span in layout.spans[place:]}
     if place < len(layout.spans) and new:
@@ -216,7 +216,7 @@ def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _W
     rest -= sum(known[part].num_tokens for part in new if part in known)
     weight = weights.sum(fresh)
     misfit = None if not weight else abs(log(max(rest, 0.001) / weight / usual))
-    num_fresh = rest if misfit is not None and misfit < log(FAR) else min(round(weight * usual), max(rest, 0))
+    num_fresh = rest if misfit is not None and misfit < log(_FAR) else min(round(weight * usual), max(rest, 0))
     divided = iter(_divide(fresh, num_fresh, weights))
     spans = same + [known[part] if part in known else next(divided) for part in new]
     is_shorter = -rest > slack(before.num_tokens)
@@ -227,7 +227,7 @@ def _arrange(turn: Turn, before: Turn, layout: Layout, dropped: int, weights: _W
         spans = _shortened(spans, common, turn.num_tokens, weights)
     num_missing = turn.num_tokens - sum(span.num_tokens for span in spans)
     if num_missing:
-        spans.append(Span(Part(UNSEEN, f"end of line {turn.line}"), num_missing, 0.0))
+        spans.append(Span(Part(_UNSEEN, f"end of line {turn.line}"), num_missing, 0.0))
     return _Arranged(Layout(spans, common, place, dropped, is_shorter), misfit)
 
 
@@ -241,17 +241,17 @@ def _shortened(spans: Sequence[Span], common: int, num_tokens: int, weights: _We
         kept.append(span)
         begin += span.num_tokens
     rest = spans[len(kept) :]
-    if rest and rest[0].part.kind == UNSEEN:
+    if rest and rest[0].part.kind == _UNSEEN:
         kept.append(Span(rest[0].part, common - begin, 0.0))
         begin = common
-    return kept + _divide([span.part for span in rest if span.part.kind != UNSEEN], num_tokens - begin, weights)
+    return kept + _divide([span.part for span in rest if span.part.kind != _UNSEEN], num_tokens - begin, weights)
 
 
 def _first_difference(parts: Sequence[Part], spans: Sequence[Span]) -> int:
     """Return the index of the first span that these parts do not continue. Tokens without a text are skipped."""
     index = 0
     for place, span in enumerate(spans):
-        if span.part.kind == UNSEEN:
+        if span.part.kind == _UNSEEN:
             continue
         if index == len(parts) or parts[index] != span.part:
             return place
@@ -263,7 +263,7 @@ def _changed(span: Span, part: Part) -> Span | None:
     """Return the span of a text that begins like the one before, with as many characters per token."""
     if part.kind != span.part.kind or not span.step:
         return None
-    if common_length(part.text, span.part.text) < SAME_START:
+    if common_length(part.text, span.part.text) < _SAME_START:
         return None
     return Span(part, round(len(part.text) / span.step), span.step)
 

@@ -4,19 +4,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-SYSTEM, TOOL, USER, RESULT, ANSWER, THINKING, CALL = (
-    "system prompt",
-    "tool",
-    "user",
-    "tool result",
-    "answer",
-    "thinking",
-    "tool call",
-)
-"""The kinds of parts. The words are printed."""
+
+class Kind(StrEnum):
+    """The kinds of parts. The words are printed."""
+
+    SYSTEM = "system prompt"
+    TOOL = "tool"
+    USER = "user"
+    RESULT = "tool result"
+    ANSWER = "answer"
+    THINKING = "thinking"
+    CALL = "tool call"
 
 
 DEFAULT_TTL = 300
@@ -29,7 +31,7 @@ _SHAPES: dict[type, str] = {
     bool: "true or false",
     int: "an integer",
 }
-MOST_TOKENS = 10_000_000
+_MOST_TOKENS = 10_000_000
 """A larger count is an error. No model has a longer prompt, and its blocks would need gigabytes."""
 
 
@@ -121,8 +123,8 @@ def member(fields: dict[str, Any], name: str, kind: type) -> Any:
 def count_of(fields: dict[str, Any], name: str) -> int:
     """Return the count of this name, 0 if there is none. Raises `ValueError` if it is not a count of tokens."""
     value: int = member(fields, name, int) or 0
-    if not 0 <= value <= MOST_TOKENS:
-        raise ValueError(f"{name} must be from 0 to {MOST_TOKENS:,}")
+    if not 0 <= value <= _MOST_TOKENS:
+        raise ValueError(f"{name} must be from 0 to {_MOST_TOKENS:,}")
     return value
 
 

@@ -17,7 +17,7 @@ _BOM = b"\xef\xbb\xbf"
 _NO_TURN = "the file has no answer of a model with token counts"
 
 
-class Reader(Protocol):
+class _Reader(Protocol):
     """Collects the turns of a file."""
 
     def add(self, number: int, fields: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ class Reader(Protocol):
         """Return the turns."""
 
 
-READERS: dict[str, Callable[[], Reader]] = {"claude-code": ClaudeCodeReader, "codex": CodexReader}
+READERS: dict[str, Callable[[], _Reader]] = {"claude-code": ClaudeCodeReader, "codex": CodexReader}
 """By format."""
 
 
@@ -106,7 +106,7 @@ def _without_text(problem: str) -> str:
     return problem.partition(", but ")[0]
 
 
-def _reader_for(fields: dict[str, Any]) -> Reader | None:
+def _reader_for(fields: dict[str, Any]) -> _Reader | None:
     """Return the reader that a line indicates, or `None` if another line must decide."""
     if isinstance(fields.get("payload"), dict) and fields.get("type") in LINES:
         return CodexReader()

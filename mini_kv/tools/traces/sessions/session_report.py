@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mini_kv.tools.traces.sessions.analysis import Analysis, TurnRow
 from mini_kv.tools.traces.sessions.breaks import Break
-from mini_kv.tools.traces.sessions.session import SYSTEM, TOOL
+from mini_kv.tools.traces.sessions.session import Kind
 from mini_kv.tools.traces.waterfall import Waterfall
 
 _WIDTH = 40
@@ -49,9 +49,9 @@ def _beginning(analysis: Analysis, weights: str) -> list[str]:
 def unseen(analysis: Analysis) -> str:
     """Return what the tokens before the first text are."""
     kinds = {part.kind for part in analysis.session.turns[0].parts}
-    if SYSTEM in kinds:
+    if Kind.SYSTEM in kinds:
         return "the agent's own tools, and what else it sends first"
-    return "the system prompt and other tools" if TOOL in kinds else "the system prompt and the tools"
+    return "the system prompt and other tools" if Kind.TOOL in kinds else "the system prompt and the tools"
 
 
 def _seconds(numbers: Sequence[int]) -> str:
