@@ -1,11 +1,9 @@
 """Numbers derived from spans: nothing is counted while the engine runs."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mini_kv.story.edge import Edge, EdgeKind
-from mini_kv.story.traced_manager import Span
 
 
 class MemoryUse(NamedTuple):
@@ -17,36 +15,6 @@ class MemoryUse(NamedTuple):
     """Free but cached blocks: a hit can revive them."""
     empty: int
     """Free blocks that are not cached."""
-
-
-def count_edges(spans: Iterable[Span]) -> Counter[EdgeKind]:
-    """Return the number of edges of each kind."""
-    return Counter(edge.kind for span in spans for edge in span.edges)
-
-
-def held_over_time(spans: Iterable[Span]) -> list[int]:
-    """Return the number of blocks in use after each span."""
-    held, series = 0, []
-    for span in spans:
-        kinds = Counter(edge.kind for edge in span.edges)
-        held += kinds[EdgeKind.ALLOCATED] + kinds[EdgeKind.REVIVED] - kinds[EdgeKind.FREED]
-        series.append(held)
-    return series
-
-
-def cached_over_time(spans: Iterable[Span]) -> list[int]:
-    """Return the number of cached blocks after each span, in use or free."""
-    cached, series = 0, []
-    for span in spans:
-        kinds = Counter(edge.kind for edge in span.edges)
-        cached += kinds[EdgeKind.CACHED] - kinds[EdgeKind.EVICTED] - kinds[EdgeKind.UNCACHED]
-        series.append(cached)
-    return series
-
-
-def peak_usage(spans: Sequence[Span]) -> int:
-    """Return the largest number of blocks in use after any span."""
-    return max(held_over_time(spans), default=0)
 
 
 def memory_over_time(batches: Iterable[Sequence[Edge]], num_blocks: int) -> list[MemoryUse]:

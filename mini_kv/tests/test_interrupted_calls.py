@@ -19,7 +19,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.story.debug import manager_state
-from mini_kv.story.metrics import cached_over_time, held_over_time
+from mini_kv.story.metrics import memory_over_time
 from mini_kv.story.recorder import Recorder
 from mini_kv.story.story_text import story
 from mini_kv.story.traced_manager import TracedKVCacheManager
@@ -309,7 +309,8 @@ def test_what_is_given_up_is_told_in_events(give_up: str, told: list[str]) -> No
     before = len(kv.spans)
     getattr(world.scheduler, give_up)()
     assert story(kv.spans[before:]) == told
-    assert (held_over_time(kv.spans)[-1], cached_over_time(kv.spans)[-1]) == (0, 0)
+    memory = memory_over_time([span.edges for span in kv.spans], len(kv.block_pool.blocks))[-1]
+    assert (memory.used, memory.cached) == (0, 0)
     assert (kv.usage, cached_blocks(kv)) == (0.0, set())
 
 

@@ -113,37 +113,3 @@ def test_a_model_that_computes_nan_itself_is_found_at_the_logits():
     llm = LLMEngine(model, config=EngineConfig(num_blocks=8, debug_poison=True))
     with pytest.raises(PoisonedKVError, match="in its logits"):
         llm.generate([[1, 2, 3]], GREEDY)
-
-
-class FailsOnce:
-    """A model whose first step finds the device full."""
-
-    def __init__(self, model):
-        self.model = model
-        self.has_failed = False
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def forward(self, *args):
-        if not self.has_failed:
-            self.has_failed = True
-            raise MemoryError("the device is full")
-        return self.model.forward(*args)
-
-
-def test_a_step_that_failed_takes_its_own_requests_along_and_no_other():
-    """The engine can be used afterwards: blocks, ids and rows of the failed requests are free again."""
-    config = EngineConfig(block_size=4, num_blocks=60, scheduler=SchedulerConfig(max_num_seqs=1))
-    llm = LLMEngine(FailsOnce(small_model()), config=config)
-    prompts = prompts_with_shared_prefixes(2)
-    llm.add_request("fails", prompts[0], GREEDY)
-    llm.add_request("waits", prompts[1], GREEDY)
-    with pytest.raises(MemoryError):
-        llm.step()
-    said = []
-    while llm.has_unfinished_requests:
-        said += [(delta.request_id, token) for delta in llm.step() for token in delta.new_token_ids]
-    assert said == [("waits", token) for token in alone(MODEL, prompts, 8)[1]]
-    assert llm.kv_cache_manager.usage == 0.0
-    llm.add_request("fails", prompts[0], GREEDY)
