@@ -16,7 +16,6 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.tools.planning.flags import Flags
 from mini_kv.tools.planning.models import load_model
 
@@ -90,36 +89,6 @@ def reach(spec: AttentionSpec) -> str:
 @pytest.mark.parametrize("row", PUBLIC["everyday"], ids=lambda row: row["name"])
 def test_an_everyday_model_is_answered(row: dict[str, Any], tmp_path: Path) -> None:
     assert layers(written(tmp_path, row["config"])) == row["expect"]
-
-
-@pytest.mark.parametrize(
-    ("name", "groups", "per_token"),
-    [
-        # 32 layers, a key and a value of 8 heads x 128, 2 bytes per number: 32 * 2 * 8 * 128 * 2
-        ("Phi-4-mini", [(16, 32)], 131_072),
-        # the same; experts keep nothing per token
-        ("Hunyuan A13B", [(16, 32)], 131_072),
-        # 6 layers of 8 heads x 64: 6 * 2 * 8 * 64 * 2. A state is 2 * 2048 * 2 = 8,192 bytes, 16 tokens take 32,768:
-        # it fits into a block of 16. 10 layers with a state and 6 others: two groups of 5, one of 6.
-        ("LFM2 1.2B", [(16, 6), (16, 5), (16, 5)], 12_288),
-        # 46 * 2 * 8 * 128 * 2
-        ("GLM 4.6V", [(16, 46)], 188_416),
-        # 48 layers of 4 heads x 128: 48 * 2 * 4 * 128 * 2. The talker's 20 layers are another model's.
-        ("Qwen3-Omni 30B A3B: the decoder is two levels down", [(16, 48)], 98_304),
-        # 32 * 2 * 8 * 128 at one byte per number, since the file's kv_cache_scheme says so
-        ("Llama 3.1 8B in FP8, by ModelOpt", [(16, 32)], 65_536),
-    ],
-)
-def test_a_harmless_field_keeps_no_everyday_file_out(
-    name: str, groups: list[tuple[int, int]], per_token: int, tmp_path: Path
-) -> None:
-    """Tokens per block and layers of each group, and the bytes per token of all layers that keep tokens."""
-    (config,) = [row["config"] for row in PUBLIC["everyday"] if row["name"] == name]
-    _, specs = Flags().load(str(written(tmp_path, config)))
-    planned = get_kv_cache_groups(specs)
-    assert sorted((g.kv_cache_spec.block_size, len(g.layer_names)) for g in planned) == sorted(groups)
-    kept = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
-    assert sum(spec.page_size_bytes // spec.block_size for spec in kept) == per_token
 
 
 QUANTIZED = {"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}
@@ -419,17 +388,6 @@ def test_the_longest_request_is_asked_for_only_where_neither_file_nor_command_sa
     assert capsys.readouterr().err == (f"mini-kv plan: {path} has no max_position_embeddings: give --max-len\n")
     assert main(["plan", str(path), "--max-len", "2048"]) == 0
     assert "of 2,048 tokens" in capsys.readouterr().out
-
-
-def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Half of the layers keep everything: 8,192 tokens of 21 full layers, 8 heads of 256, are 1.41 GB in 16 bits."""
-    row = next(row for row in PUBLIC["everyday"] if row["name"] == "Gemma 2 9B")
-    path = written(tmp_path, row["config"])
-    assert main(["plan", str(path), "--memory", "4", "--step", "4096"]) == 0
-    out = capsys.readouterr().out
-    assert "request      of 8,192 tokens, at most 4,096 of them in flight: at most 1,024 blocks, 2.62 GiB" in out
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
 """Events come from the blocks: what each change is called, who reports it, and what a call leaves behind."""
 
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +16,6 @@ from mini_kv.story.scenario import prefill
 from mini_kv.story.traced_manager import Span, TracedKVCacheManager, edges_of, free_order_of
 from mini_kv.tests.traced_run import NUM_BLOCKS, lived, random_life, traced_kv
 
-ROOT = Path(__file__).resolve().parents[2]
 KEY, OTHER_KEY = BlockHashWithGroupId(b"a key"), BlockHashWithGroupId(b"another key")
 
 
@@ -164,33 +160,26 @@ class ForgetfulPool(BlockPool):
 
 
 def test_a_double_free_is_caught_at_the_guilty_line():
-    """A pool that does not look itself is stopped by its own block, at 0 -> -1, before the write."""
-    recorder = Recorder()
-    pool = CarelessPool(4, new_block=recorder.new_block)
-    (block,) = pool.get_new_blocks(1)
-    pool.free_blocks([block])
-    with pytest.raises(BlockStateError, match=r"^block 1: illegal change, ref_cnt 0 -> -1$") as caught:
+    """A pool that does not look itself is stopped by its own block, at 0 -> -1, before the write.
+
+    In a demonstration the engine is not disturbed: the count is -1, and the edge says that this is illegal.
+    """
+    for strict in (True, False):
+        recorder = Recorder(strict=strict)
+        pool = CarelessPool(4, new_block=recorder.new_block)
+        (block,) = pool.get_new_blocks(1)
         pool.free_blocks([block])
-    assert caught.value.block_ids == [1]
-    assert caught.traceback[-3].name == "__setattr__"
-    assert caught.traceback[-4].name == "free_blocks"  # who did it: CarelessPool, in this file
-    assert (block.ref_cnt, block.block_hash) == (0, None)
-    assert recorder.take_edges() == [Edge(EdgeKind.ALLOCATED, 1, 1, None), Edge(EdgeKind.FREED, 1, 0, None)]
-
-
-def test_a_lenient_recorder_notes_the_double_free_and_goes_on():
-    """In a demonstration the engine is not disturbed: the count is -1, and the edge says that this is illegal."""
-    recorder = Recorder(strict=False)
-    pool = CarelessPool(4, new_block=recorder.new_block)
-    (block,) = pool.get_new_blocks(1)
-    pool.free_blocks([block])
-    pool.free_blocks([block])
-    assert block.ref_cnt == -1
-    assert recorder.take_edges() == [
-        Edge(EdgeKind.ALLOCATED, 1, 1, None),
-        Edge(EdgeKind.FREED, 1, 0, None),
-        Edge(EdgeKind.ILLEGAL, 1, -1, None),
-    ]
+        if strict:
+            with pytest.raises(BlockStateError, match=r"^block 1: illegal change, ref_cnt 0 -> -1$") as caught:
+                pool.free_blocks([block])
+            assert caught.value.block_ids == [1]
+            assert caught.traceback[-3].name == "__setattr__"
+            assert caught.traceback[-4].name == "free_blocks"  # who did it: CarelessPool, in this file
+        else:
+            pool.free_blocks([block])
+        assert (block.ref_cnt, block.block_hash) == (0 if strict else -1, None)
+        noted = [Edge(EdgeKind.ALLOCATED, 1, 1, None), Edge(EdgeKind.FREED, 1, 0, None)]
+        assert recorder.take_edges() == noted + [Edge(EdgeKind.ILLEGAL, 1, -1, None)] * (not strict)
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -236,17 +225,6 @@ def test_an_untraced_cache_is_made_of_plain_blocks():
     assert KVCacheBlock.__getattribute__ is object.__getattribute__
     assert not hasattr(kv.block_pool.blocks[1], "__dict__")
     assert {type(block) for block in traced_kv(6, 2).block_pool.blocks} == {TracedBlock}
-
-
-def test_core_runs_without_trace():
-    """After importing all of core, of mini_kv nothing but core is there."""
-    code = (
-        "import importlib, pkgutil, sys, mini_kv.core as core\n"
-        "for module in pkgutil.iter_modules(core.__path__): importlib.import_module(f'mini_kv.core.{module.name}')\n"
-        "print(*sorted({'.'.join(name.split('.')[:2]) for name in sys.modules if name.startswith('mini_kv')}))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["mini_kv", "mini_kv.core"]
 
 
 # Spans ---------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
+from mini_kv.tests.test_config_json import written as write_config
 from mini_kv.tools.planning.cost import Card
 from mini_kv.tools.planning.fit import Fit, bytes_read, make_fit, memory_of, on_card
 from mini_kv.tools.planning.flags import Flags
@@ -385,6 +386,4 @@ def written(folder: Path, config: dict[str, Any], index: dict[str, Any] | None) 
     """Write a config.json and the index beside it; return the first's path."""
     if index is not None:
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    path = folder / "config.json"
-    path.write_text(json.dumps(config))
-    return path
+    return write_config(folder, config)

@@ -288,28 +288,23 @@ def test_a_thousand_blocks_fit_in_fifteen_lines(lab, requests, tokens, what):
     assert {"because"} >= set(lines[-1].split()) - {"why:"}
 
 
-def test_the_difference_of_two_long_lists_is_seen(lab):
+@pytest.mark.parametrize(
+    ("want", "expected", "got", "omitted"),
+    [
+        ("[*table[:35], 99, *table[36:]]", "[34, 35, 99, 37, 38, 39, 40]", "[34, 35, 36, 37, 38, 39, 40]", 33),
+        ("table[:-1]", "[38, 39]", "[38, 39, 40]", 37),
+    ],
+    ids=["one differs", "one ends"],
+)
+def test_the_difference_of_two_long_lists_is_seen(lab, want, expected, got, omitted):
     """Forty ids are too many for a line: what is equal gives way, and the first difference stays in sight."""
-    want = "[*table[:35], 99, *table[36:]]"
     lab.write("labs/lab-77/test_lab.py", LARGE.format(requests=1, tokens=80, what="a table", want=want))
-    lines = lab.run_code(SOLUTION).message.splitlines()
-    assert lines[1:6] == [
+    assert lab.run_code(SOLUTION).message.splitlines()[1:6] == [
         "a table",
-        "   expected  [34, 35, 99, 37, 38, 39, 40]",
-        "   got       [34, 35, 36, 37, 38, 39, 40]",
+        f"   expected  {expected}",
+        f"   got       {got}",
         "                      ^^",
-        "             the first 33 of both are equal and omitted",
-    ]
-
-
-def test_two_long_lists_of_which_one_ends(lab):
-    """The same where one list is the beginning of the other."""
-    lab.write("labs/lab-77/test_lab.py", LARGE.format(requests=1, tokens=80, what="a table", want="table[:-1]"))
-    assert lab.run_code(SOLUTION).message.splitlines()[2:6] == [
-        "   expected  [38, 39]",
-        "   got       [38, 39, 40]",
-        "                      ^^",
-        "             the first 37 of both are equal and omitted",
+        f"             the first {omitted} of both are equal and omitted",
     ]
 
 

@@ -534,16 +534,7 @@ def test_a_file_for_a_lab_that_is_not_there_stops_nothing(tmp_path):
     for name in ("01/lab-05.py", "02/lab-99.py"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         (tmp_path / "in" / name).write_text("import os\n")
-    options: dict[str, Any] = {
-        "labs": None,
-        "jobs": 1,
-        "seconds": 20,
-        "isolation": "process",
-        "accept": [],
-        "roster": None,
-    }
-    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), csv=None, **options)
-    assert run(told) == 1
+    assert run(arguments(tmp_path / "in", tmp_path / "out")) == 1
     marks = json.loads((tmp_path / "out" / "marks.json").read_text())["marks"]
     assert [(mark["student"], mark["status"]) for mark in marks] == [("01", "held"), ("02", "missing")]
 
@@ -577,8 +568,12 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
     ]
 
 
+def arguments(submissions, out):
+    """Return the command's arguments: what it has without an option."""
+    given = {"labs": None, "jobs": 1, "seconds": 20, "isolation": "process", "roster": None, "csv": None}
+    return argparse.Namespace(submissions=str(submissions), out=str(out), accept=[], **given)
+
+
 def test_misuse_is_told_in_a_line(tmp_path, capsys):
-    options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
-    options["roster"] = None
-    assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
+    assert run(arguments(tmp_path / "none", "x")) == 2
     assert capsys.readouterr().err == f"mini-kv class grade: {tmp_path / 'none'} is not a folder\n"

@@ -145,10 +145,8 @@ def test_a_wrong_number_is_refused_before_torch_is_loaded(options):
         (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
         (["good", "--memory-tier", "1", "--server-cluster"], "--server-cluster needs the server: --server-tier"),
         (["good", "--disk-capacity", "5"], "--disk-capacity needs the tier whose size it is: --disk-tier DIR"),
-        (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--max-tokens", "2", "--min-tokens", "3"], "min_tokens is 3, it must be from 0 to max_tokens, 2"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
-        (["good", "--block-size", "0"], "block_size is 0, it must be at least 1"),
         (["good", "--num-blocks", "1"], "num_blocks is 1, it must be at least 2: the null block takes one"),
         (["good", "--num-blocks", "3"], "the pool has 2"),
         (["good", "good " * 1000], "the model reads at most 512, answer included"),
@@ -309,7 +307,6 @@ def test_what_a_model_says_to_the_terminal_reaches_it_as_text():
         (["--prompts", "no/such/file"], "[Errno 2] No such file or directory: 'no/such/file'"),
         (["good", "--n", "0"], "n of request '0' is 0, it must be at least 1"),
         (["good", "--n", "1001"], "--n is 1001, it must be at most 1,000"),
-        (["good", "--dtype", "int8"], "dtype is 'int8', it must be auto or one of float64, float32, float16, bfloat16"),
     ],
 )
 def test_files_and_numbers_that_cannot_be_are_named(argv, message, capsys):

@@ -13,7 +13,7 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import Batch, ModelRunner
 from mini_kv.engine.poison import PoisonedKVError
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.tests.engine.small_models import alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.engine.small_models import alone, first_samples, prompts_with_shared_prefixes, small_model
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
 MODEL = small_model()
@@ -75,7 +75,7 @@ def engine(runner: type[ModelRunner], *, poison: bool, model=MODEL) -> LLMEngine
 def test_a_sound_runner_does_not_notice_the_poison():
     prompts = prompts_with_shared_prefixes(6)
     outputs = engine(ModelRunner, poison=True).generate(prompts, GREEDY)
-    assert [output.outputs[0].token_ids for output in outputs] == alone(MODEL, prompts, 8)
+    assert first_samples(outputs) == alone(MODEL, prompts, 8)
 
 
 @pytest.mark.parametrize("runner", [ReadsTooFar, KeepsStaleRows, ForgetsNewBlocks])
@@ -101,7 +101,7 @@ def test_the_error_names_the_request_the_layer_and_the_token():
 def test_a_layer_that_looks_left_of_its_window_reads_what_was_given_back():
     prompt = list(range(20))
     said = engine(ModelRunner, poison=True, model=WINDOWED).generate([prompt], GREEDY)
-    assert [output.outputs[0].token_ids for output in said] == alone(WINDOWED, [prompt], 8)
+    assert first_samples(said) == alone(WINDOWED, [prompt], 8)
 
     with pytest.raises(PoisonedKVError, match="in layer 1"):
         engine(LooksLeftOfTheWindow, poison=True, model=WINDOWED).generate([prompt], GREEDY)

@@ -22,7 +22,7 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.failing_stories import Fuse, Play, make_story
-from mini_kv.tests.engine.small_models import alone, small_model
+from mini_kv.tests.engine.small_models import alone, first_samples, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 
 NUM_STORIES = 50
@@ -305,7 +305,7 @@ def test_requests_that_are_never_let_in_are_an_error_and_no_endless_loop(call):
         list(getattr(llm, call)(PROMPTS, GREEDY))
     assert not llm.has_unfinished_requests and not llm.scheduler.has_unfinished_requests
     cast(Refuses, llm.kv_cache_manager).refuses = False
-    assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)] == SAID
+    assert first_samples(llm.generate(PROMPTS, GREEDY)) == SAID
 
 
 @pytest.mark.timeout(1200)
@@ -313,7 +313,7 @@ def test_generate_can_be_interrupted_anywhere_and_used_again():
     short = SamplingParams(max_tokens=2, temperature=0)
 
     def generate(llm):
-        return [output.outputs[0].token_ids for output in llm.generate(PROMPTS[:2], short)]
+        return first_samples(llm.generate(PROMPTS[:2], short))
 
     generate(engine(num_blocks=8))  # what is done only once in a process is done
     counted = Fuse()
