@@ -51,6 +51,10 @@ def refusal(tmp_path: Path, values: object) -> str:
     return problem
 
 
+def of(model_type: str, **fields: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **fields}
+
+
 def blocks(*groups: int | None, **fields: Any) -> dict[str, Any]:
     """Return what a Nemotron NAS file says of layers with so many query heads per KV head, or with no attention."""
     attentions = [{"n_heads_in_group": group, "no_op": group is None, **fields} for group in groups]
@@ -179,49 +183,37 @@ def test_an_unusual_model_is_right_or_refused_by_name(row: dict[str, Any], tmp_p
         ({"head_dim": None}, "4 full 2x64"),
         ({"head_dim": 0}, "4 full 2x64"),
         ({"num_key_value_heads": None}, "4 full 8x64"),
-        ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": False}, "4 full 2x64"),
+        (of("qwen2", sliding_window=32, use_sliding_window=False), "4 full 2x64"),
         ({"model_type": None, "sliding_window": 32, "sliding_window_pattern": 2}, "2 window 2x64 of 32, 2 full 2x64"),
         ({"model_type": None, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, "4 latent 1x576"),
+        (of("gemma3_text", sliding_window=32, sliding_window_pattern=2), "2 window 2x64 of 32, 2 full 2x64"),
+        (of("exaone4", sliding_window=32, sliding_window_pattern="LG"), "2 window 2x64 of 32, 2 full 2x64"),
         (
-            {"model_type": "gemma3_text", "sliding_window": 32, "sliding_window_pattern": 2},
-            "2 window 2x64 of 32, 2 full 2x64",
-        ),
-        (
-            {"model_type": "exaone4", "sliding_window": 32, "sliding_window_pattern": "LG"},
-            "2 window 2x64 of 32, 2 full 2x64",
-        ),
-        (
-            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 0, 1, 1], "swa_head_dim": 32}
+            of("mimo_v2_flash", hybrid_layer_pattern=[0, 0, 1, 1], swa_head_dim=32)
             | {"sliding_window_size": 16, "sliding_window": 8},
             "2 full 2x64+128, 2 window 8x32 of 16",
         ),
-        ({"model_type": "kimi_linear", "linear_attn_config": KDA}, "3 state 3x384 and 8x16x16, 1 latent 1x576"),
+        (of("kimi_linear", linear_attn_config=KDA), "3 state 3x384 and 8x16x16, 1 latent 1x576"),
         (blocks(4, None, 8, 4), "2 full 2x64, 1 full 1x64"),
         (
-            {"model_type": "deepseek_v4", "sliding_window": 32, "compress_ratios": [0, 4, 128, 0, 0]},
+            of("deepseek_v4", sliding_window=32, compress_ratios=[0, 4, 128, 0, 0]),
             "4 window 1x584 of 32, 1 indexer-4 1x132, 1 index-pending-4 1x512 of 8, 1 latent-4 1x584,"
             " 1 pending-4 1x256 of 8, 1 latent-128 1x584, 1 pending-128 1x128 of 128",
         ),
-        ({"model_type": "deepseek_v32"}, "4 latent 1x576, 4 indexer 1x132"),
-        ({"model_type": "deepseek_v32", "index_head_dim": 64}, "4 latent 1x576, 4 indexer 1x64"),
-        ({"model_type": "deepseek_v32", "index_topk_freq": 2}, "4 latent 1x576, 3 indexer 1x132"),
+        (of("deepseek_v32"), "4 latent 1x576, 4 indexer 1x132"),
+        (of("deepseek_v32", index_head_dim=64), "4 latent 1x576, 4 indexer 1x64"),
+        (of("deepseek_v32", index_topk_freq=2), "4 latent 1x576, 3 indexer 1x132"),
+        (of("glm_moe_dsa", index_topk_freq=4, index_skip_topk_offset=1), "4 latent 1x576, 1 indexer 1x132"),
+        (of("glm_moe_dsa", index_topk_pattern="FSSS"), "4 latent 1x576, 1 indexer 1x132"),
+        (of("glm_moe_dsa", layer_types=["indexed_attention"] * 4), "4 latent 1x576, 4 indexer 1x132"),
         (
-            {"model_type": "glm_moe_dsa", "index_topk_freq": 4, "index_skip_topk_offset": 1},
-            "4 latent 1x576, 1 indexer 1x132",
-        ),
-        ({"model_type": "glm_moe_dsa", "index_topk_pattern": "FSSS"}, "4 latent 1x576, 1 indexer 1x132"),
-        ({"model_type": "glm_moe_dsa", "layer_types": ["indexed_attention"] * 4}, "4 latent 1x576, 4 indexer 1x132"),
-        (
-            {"model_type": "glm_moe_dsa", "index_topk_freq": 2, "indexer_types": ["full", "full", "shared", "full"]},
+            of("glm_moe_dsa", index_topk_freq=2, indexer_types=["full", "full", "shared", "full"]),
             "4 latent 1x576, 3 indexer 1x132",
         ),
-        ({"model_type": "llama4_text", "no_rope_layers": [0, 1, 1, 1]}, "1 full 2x64, 3 chunks 2x64 of 8192"),
-        ({"model_type": "gemma4_text"}, "3 window 2x64 of 512, 1 full 2x512"),
-        ({"model_type": "gemma4_text", "num_global_key_value_heads": 1}, "3 window 2x64 of 512, 1 full 2x512"),
-        (
-            {"model_type": "gemma4_text", "num_global_key_value_heads": 1, "attention_k_eq_v": True},
-            "3 window 2x64 of 512, 1 full 1x512",
-        ),
+        (of("llama4_text", no_rope_layers=[0, 1, 1, 1]), "1 full 2x64, 3 chunks 2x64 of 8192"),
+        (of("gemma4_text"), "3 window 2x64 of 512, 1 full 2x512"),
+        (of("gemma4_text", num_global_key_value_heads=1), "3 window 2x64 of 512, 1 full 2x512"),
+        (of("gemma4_text", num_global_key_value_heads=1, attention_k_eq_v=True), "3 window 2x64 of 512, 1 full 1x512"),
     ],
     ids=str,
 )
@@ -233,10 +225,6 @@ WHOLE = "it must be a whole number from 1 to"
 ABSENT = "is 0, it must be at least 1: leave it out if the model has none"
 NO_KIND = "a kind of layer that plan does not model yet"
 MAMBA, WINDOWS, INDEXED = (["mamba"] * 4, ["sliding_attention"] * 4, ["indexed_attention"] * 4)
-
-
-def of(model_type: str, **fields: Any) -> dict[str, Any]:
-    return {"model_type": model_type, **fields}
 
 
 def kda(**changes: Any) -> dict[str, Any]:
@@ -306,10 +294,7 @@ def kda(**changes: Any) -> dict[str, Any]:
         (blocks(4, 4, 3, 4), "block_configs[2] has n_heads_in_group 3 for 8 heads"),
         (blocks(4, 4, 4, 4, window_length=64), f"block_configs[0] has window_length, {NOT_YET}"),
         (of("nemotron-nas", block_configs=[4] * 4), "block_configs[0] is 4, it must have attention"),
-        (
-            of("deepseek_v4", compress_ratios=[4, 4, 4]),
-            "compress_ratios is [4, 4, 4], it must be a list of 4 numbers",
-        ),
+        (of("deepseek_v4", compress_ratios=[4, 4, 4]), "compress_ratios is [4, 4, 4], it must be a list of 4 numbers"),
         (of("deepseek_v4", compress_ratios=[4, 4, 2, 4]), "compress_ratios has other numbers than 0, 4, 128"),
         (
             of("deepseek_v4", compress_ratios=[0, 128, 128, 128, 4]),
