@@ -333,36 +333,7 @@ def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
     assert lines[1].startswith("[1/31] (") and "earlier comparisons" in lines[1]
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["story", "a\0b"],
-        ["story", "sharing", "--to", "a\0b"],
-        ["generate", "good", "--model", "a\0b"],
-        ["generate", "good", "--labs", "a\0b"],
-        ["replay", "a\0b"],
-        ["plan", "a\0b"],
-        ["hint", "05", "a\0b"],
-        ["run", "--watch", "a\0b"],
-    ],
-)
-def test_a_nul_byte_is_refused_wherever_it_stands(argv, capsys):
-    """One line that shows it, status 2, and not Python's "embedded null byte"."""
-    assert main(argv) == 2
-    captured = capsys.readouterr()
-    said = "mini-kv: the argument 'a\\x00b' has a NUL byte, which no path can have\n"
-    assert (captured.out, captured.err) == ("", said)
-
-
-def test_an_unknown_story(capsys):
-    """One line that lists the choices, status 2."""
-    assert main(["story", "share-and-evcit"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("mini-kv story: no scenario 'share-and-evcit'; did you mean share-and-evict? there")
-
-
-@pytest.mark.parametrize("argv", [["stroy"], ["hint"], ["story", "share-and-evict", "--fast"]])
+@pytest.mark.parametrize("argv", [["hint"], ["story", "share-and-evict", "--fast"]])
 def test_a_wrong_command_line(capsys, argv):
     """Usage and one line, status 2."""
     with pytest.raises(SystemExit) as caught:

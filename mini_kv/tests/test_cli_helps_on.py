@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;"
 LONG = "x" * 5000
 NUL = "a\0b"
+NUL_IS_REFUSED = "mini-kv: the argument 'a\\x00b' has a NUL byte, which no path can have\n"
 
 
 @pytest.fixture
@@ -52,7 +53,10 @@ def test_a_mistyped_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_story_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """All names, each with its title; the one to begin with is marked."""
+    """All names, each with its title; the one to begin with is marked. For a mistyped name, the nearest one."""
+    assert main(["story", "share-and-evcit"]) == 2
+    said = "mini-kv story: no scenario 'share-and-evcit'; did you mean share-and-evict? there"
+    assert capsys.readouterr().err.startswith(said)
     assert main(["story"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "type  mini-kv story NAME  with one of these, or with a lab's number and a test"
@@ -120,6 +124,7 @@ def test_a_kernel_has_the_hints_of_its_function(
         ["reset", "WORD"],
         ["generate", "A", "--labs", "WORD"],
         ["replay", "WORD"],
+        ["plan", "WORD"],
     ],
     ids=" ".join,
 )
@@ -133,7 +138,7 @@ def test_a_word_that_nothing_can_be_called(
     assert main([part.replace("WORD", word) for part in argv]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("mini-kv: " if word == NUL else f"mini-kv {argv[0]}: ")
+    assert captured.err.startswith(f"mini-kv {argv[0]}: " if word != NUL else NUL_IS_REFUSED)
     assert "Traceback" not in captured.err
     assert "x" * 100 not in captured.err or argv[0] == "replay"
     assert "\0" not in captured.err

@@ -17,8 +17,9 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_planning import blocks_per_request
+from mini_kv.tests.test_config_json import written as write_config
 from mini_kv.tools.planning.cost import Card
-from mini_kv.tools.planning.fit import Memory, bytes_read, make_fit, memory_of, on_card
+from mini_kv.tools.planning.fit import Fit, Memory, bytes_read, make_fit, memory_of, on_card
 from mini_kv.tools.planning.flags import Flags
 from mini_kv.tools.planning.models import Model, load_model
 from mini_kv.tools.planning.plan_command import HOW_TO_SAY_WEIGHTS
@@ -31,6 +32,11 @@ def model_of(weight_bytes: float | None, active_share: float | None = 1.0) -> Mo
     """Two layers, each with 20 bytes per token."""
     specs: dict[str, KVCacheSpec] = {"full.0": LAYER, "full.1": LAYER}
     return Model("small", "here", 100, specs, {}, weight_bytes=weight_bytes, active_share=active_share)
+
+
+def fit_of(model: Model) -> Fit:
+    """Return how requests of 100 tokens fit on the card, in blocks of 10."""
+    return make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
 
 
 def test_a_card_holds_weights_and_cache_and_leaves_a_share():
@@ -56,8 +62,7 @@ def test_a_cache_of_known_size_leaves_what_is_left():
 
 def test_the_requests_that_fit_are_whole_blocks():
     """40,000 bytes are 100 blocks of 400, and a request of 100 tokens needs 10. One is the null block."""
-    model = model_of(50_000)
-    fit = make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
+    fit = fit_of(model_of(50_000))
     assert fit.config is not None
     assert (fit.bytes_per_block, fit.config.num_blocks, fit.blocks_per_request) == (400, 100, 10)
     assert fit.concurrency == 9.9
@@ -65,29 +70,23 @@ def test_the_requests_that_fit_are_whole_blocks():
 
 def test_a_step_reads_the_weights_once_and_each_request_s_cache():
     """50,000 bytes of weights, 4,000 per request, 100,000 bytes per second."""
-    model = model_of(50_000)
-    fit = make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
+    fit = fit_of(model_of(50_000))
     assert fit.tokens_per_second(1) == pytest.approx(100_000 / 54_000)
     assert fit.tokens_per_second(9) == pytest.approx(9 * 100_000 / 86_000)
     assert fit.tokens_per_second(0) is None
 
 
 def test_a_mixture_of_experts_reads_what_a_token_uses():
-    model = model_of(50_000, 0.1)
-    fit = make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
-    assert fit.tokens_per_second(1) == pytest.approx(100_000 / 9_000)
+    assert fit_of(model_of(50_000, 0.1)).tokens_per_second(1) == pytest.approx(100_000 / 9_000)
 
 
 def test_no_speed_is_said_where_nobody_knows_the_active_share():
-    model = model_of(50_000, None)
-    fit = make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
-    assert fit.tokens_per_second(1) is None
+    assert fit_of(model_of(50_000, None)).tokens_per_second(1) is None
 
 
 def test_layers_that_share_kv_read_it_too():
     model = Model("small", "here", 100, {"full.0": LAYER}, {"full.1": "full.0"}, weight_bytes=50_000, active_share=1.0)
-    fit = make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
-    assert fit.tokens_per_second(1) == pytest.approx(100_000 / 54_000)
+    assert fit_of(model).tokens_per_second(1) == pytest.approx(100_000 / 54_000)
 
 
 def test_each_kind_of_layer_reads_what_a_new_token_attends_to():
@@ -415,6 +414,4 @@ def written(folder: Path, config: dict[str, Any], index: dict[str, Any] | None) 
     """Write a config.json and the index beside it; return the first's path."""
     if index is not None:
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    path = folder / "config.json"
-    path.write_text(json.dumps(config))
-    return path
+    return write_config(folder, config)

@@ -35,38 +35,25 @@ def usage_error(run):
 # What can be named ---------------------------------------------------------------------------------------------------
 
 
-def test_a_file(lab):
-    """Any Python file, relative to where pytest was called."""
-    lab.write("elsewhere/attempt.py", SOLUTION)
-    run = lab.run("elsewhere/attempt.py")
-    assert (run.status, run.letters) == (0, "PPPP")
-    assert ran(run) == "elsewhere/attempt.py (LAB_IMPL=elsewhere/attempt.py)"
-
-
-def test_a_file_by_its_full_path(lab):
-    """Or by its absolute path."""
-    file = lab.write("attempt.py", SOLUTION)
-    assert ran(lab.run(str(file))) == f"attempt.py (LAB_IMPL={file.as_posix()})"
-
-
-def test_the_starter(lab):
-    """The learner's own file in the lab's folder."""
-    run = lab.run("starter")
-    assert (run.status, run.letters) == (1, "TTTT")
-    assert ran(run) == "labs/lab-77/starter.py (LAB_IMPL=starter)"
-
-
-def test_a_folder_with_a_file_a_lab(lab):
-    """`lab-77.py`, for who keeps all labs in one folder."""
-    lab.write("mine/lab-77.py", SOLUTION)
-    assert ran(lab.run("mine")) == "mine/lab-77.py (LAB_IMPL=mine)"
-
-
-def test_a_folder_with_a_folder_a_lab(lab):
-    """`lab-77/starter.py`, for who copied `labs`; and `labs` itself is such a folder."""
-    lab.write("copy/lab-77/starter.py", SOLUTION)
-    assert ran(lab.run("copy")) == "copy/lab-77/starter.py (LAB_IMPL=copy)"
-    assert ran(lab.run("labs")) == "labs/lab-77/starter.py (LAB_IMPL=labs)"
+@pytest.mark.parametrize(
+    ("choice", "file", "code"),
+    [
+        ("elsewhere/attempt.py", "elsewhere/attempt.py", "elsewhere/attempt.py"),
+        ("{root}/attempt.py", "attempt.py", "attempt.py"),
+        ("starter", "labs/lab-77/starter.py", "labs/lab-77/starter.py"),
+        ("mine", "mine/lab-77.py", "mine/lab-77.py"),
+        ("copy", "copy/lab-77/starter.py", "copy/lab-77/starter.py"),
+        ("labs", "labs/lab-77/starter.py", "labs/lab-77/starter.py"),
+        ("package.work", "package/work.py", "package.work"),
+    ],
+)
+def test_a_file(lab, choice, file, code):
+    """By its path, relative or full, in the lab's folder, in a folder with a file or a folder a lab, or as a module."""
+    lab.write(file, SOLUTION)
+    lab.monkeypatch.syspath_prepend(str(lab.root))
+    choice = choice.format(root=lab.root.as_posix())
+    run = lab.run(choice)
+    assert (run.status, run.letters, ran(run)) == (0, "PPPP", f"{code} (LAB_IMPL={choice})")
 
 
 def test_a_folder_serves_several_labs(lab):
@@ -82,16 +69,6 @@ def test_a_folder_serves_several_labs(lab):
     ]
     assert "8 passed" not in run.out
     assert "1 failed, 7 passed" in run.out
-
-
-def test_a_module(lab):
-    """A dotted name that Python can import."""
-    lab.write("package/__init__.py", "")
-    lab.write("package/work.py", SOLUTION)
-    lab.monkeypatch.syspath_prepend(str(lab.root))
-    run = lab.run("package.work")
-    assert (run.status, run.letters) == (0, "PPPP")
-    assert ran(run) == "package.work (LAB_IMPL=package.work)"
 
 
 def test_the_engine(lab):
@@ -137,45 +114,36 @@ def test_the_header_says_it_first(lab):
 # What cannot ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("choice", "keyword"), [("startr", "starter"), ("Starter", "starter"), ("soluton", "solution"), ("engin", "engine")]
-)
-def test_a_misspelt_keyword(lab, choice, keyword):
-    """Two lines, the second with the keyword that was meant."""
-    assert usage_error(lab.run(choice)) == [
-        f"LAB_IMPL={choice!r} is not a keyword, a file, a folder or a module.",
-        f"Did you mean LAB_IMPL={keyword}?",
-    ]
+ADVICE = "Choose solution, starter, engine, a .py file, a folder or a module."
 
 
 @pytest.mark.parametrize(
-    "choice", ["mine/attempt.py", "no.such.module", "two words", "..x", ".", "a..b", "?", "~/x.py"]
+    ("choice", "shown", "advice"),
+    [
+        *[(word, repr(word), ADVICE) for word in ("mine/attempt.py", "no.such.module", "..x", "a..b", "?", "~/x.py")],
+        *[(word, f"{word[:60]!r}...", ADVICE) for word in ("x" * 5000, "/" + "x" * 5000 + ".py", "x" * 5000 + ".y")],
+        ("d/" * 3000, f"{'d/' * 30!r}...", ADVICE),
+        ("two words", "'two words'", ADVICE),
+        ("startr", "'startr'", "Did you mean LAB_IMPL=starter?"),
+        ("Starter", "'Starter'", "Did you mean LAB_IMPL=starter?"),
+        ("soluton", "'soluton'", "Did you mean LAB_IMPL=solution?"),
+        ("engin", "'engin'", "Did you mean LAB_IMPL=engine?"),
+    ],
+    ids=lambda value: value[:20],
 )
-def test_nothing_of_that_name(lab, choice):
-    """Two lines, the second with the choices."""
-    run = lab.run(choice)
-    if choice == ".":  # a folder all right, but of nothing
-        assert usage_error(run) == [
-            "LAB_IMPL='.' has no file for lab-77.",
-            "It must contain lab-77.py or lab-77/starter.py.",
-        ]
-        return
-    assert usage_error(run) == [
-        f"LAB_IMPL={choice!r} is not a keyword, a file, a folder or a module.",
-        "Choose solution, starter, engine, a .py file, a folder or a module.",
-    ]
+def test_nothing_of_that_name(lab, choice, shown, advice):
+    """Two lines: the beginning of what was typed, and the choices, or the keyword that was meant."""
+    said = usage_error(lab.run(choice))
+    assert said == [f"LAB_IMPL={shown} is not a keyword, a file, a folder or a module.", advice]
 
 
-@pytest.mark.parametrize(
-    "choice",
-    ["x" * 5000, "/" + "x" * 5000 + ".py", "x" * 5000 + ".y", "d/" * 3000],
-    ids=["word", "path", "module", "deep"],
-)
-def test_a_name_too_long_to_be_one(lab, choice):
-    """The same two lines, with the beginning of what was typed."""
-    assert usage_error(lab.run(choice)) == [
-        f"LAB_IMPL={choice[:60]!r}... is not a keyword, a file, a folder or a module.",
-        "Choose solution, starter, engine, a .py file, a folder or a module.",
+@pytest.mark.parametrize("folder", [".", "mine"])
+def test_a_folder_with_nothing_for_this_lab(lab, folder):
+    """Which names it should hold."""
+    lab.write("mine/lab-78.py", SOLUTION)
+    assert usage_error(lab.run(folder)) == [
+        f"LAB_IMPL={folder!r} has no file for lab-77.",
+        "It must contain lab-77.py or lab-77/starter.py.",
     ]
 
 
@@ -210,15 +178,6 @@ def test_a_lab_without_a_part_in_the_engine(lab):
     assert usage_error(lab.run("engine")) == [
         "lab-77: the engine has no counterpart of this lab.",
         "Choose solution or starter.",
-    ]
-
-
-def test_a_folder_with_nothing_for_this_lab(lab):
-    """Which names it should hold."""
-    lab.write("mine/lab-78.py", SOLUTION)
-    assert usage_error(lab.run("mine")) == [
-        "LAB_IMPL='mine' has no file for lab-77.",
-        "It must contain lab-77.py or lab-77/starter.py.",
     ]
 
 

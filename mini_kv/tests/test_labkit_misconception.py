@@ -147,28 +147,23 @@ def test_what_is_still_to_do_elsewhere_hides_no_name(lab):
     assert (run.letters, named(run.messages)) == ("TTTFF", {"test_4_double": ONCE})
 
 
-@pytest.mark.parametrize("spelled", ["list(numbers)", "[n + 0 for n in numbers]", "[*numbers]"])
-def test_spelled_otherwise_it_has_the_same_name(lab, spelled):
-    """What the tests saw is the same, and that is all that counts."""
-    code = SOLUTION.replace("[2 * number for number in numbers]", spelled)
-    assert named(lab.run_code(code).messages) == {"test_4_double": ONCE}
-
-
-def test_an_exception_has_a_type_and_an_author(lab):
-    """A learner's own words play no part; what Python raised by itself is another observation."""
-    for text, names in (
-        ("raise ValueError", {"test_4_double": REFUSES}),
-        ("raise ValueError('as you like it')", {"test_4_double": REFUSES}),
-        ("raise TypeError", {}),
-        ("return int('no number')", {}),
-    ):
-        code = SOLUTION.replace("return [2 * number for number in numbers]", text)
-        assert named(lab.run_code(code).messages) == names
-
-
-def test_another_value_is_met_with_silence(lab):
-    """Near is not enough."""
-    assert named(lab.run_code(SOLUTION.replace("2 * ", "4 * ")).messages) == {}
+@pytest.mark.parametrize(
+    ("spelled", "belief"),
+    [
+        ("return list(numbers)", ONCE),
+        ("return [n + 0 for n in numbers]", ONCE),
+        ("return [*numbers]", ONCE),
+        ("return [4 * n for n in numbers]", None),
+        ("raise ValueError", REFUSES),
+        ("raise ValueError('as you like it')", REFUSES),
+        ("raise TypeError", None),
+        ("return int('no number')", None),
+    ],
+)
+def test_what_the_tests_saw_decides_and_not_how_it_is_spelled(lab, spelled, belief):
+    """Another value is met with silence, and so is what Python raised by itself. A learner's own words play no part."""
+    code = SOLUTION.replace("return [2 * number for number in numbers]", spelled)
+    assert named(lab.run_code(code).messages) == ({"test_4_double": belief} if belief else {})
 
 
 def test_a_random_test_alone_gives_no_name(lab):

@@ -1,10 +1,7 @@
 """Predictions: what can be measured on a step, and that the right answer is never a matter of opinion."""
 
-import doctest
-
 import pytest
 
-from mini_kv.story import step_questions as predict_module
 from mini_kv.story.scenario import ScenarioError, ScenarioPlayer, load_scenario, parse_scenario, scenario_names
 from mini_kv.story.step_questions import (
     MEASURES,
@@ -27,12 +24,6 @@ def one_prefill(tokens):
     """Return a scenario of one step, in a pool of two blocks of two tokens."""
     head = 'title = "T"\nnum_blocks = 3\nblock_size = 2\n'
     return f'{head}[[step]]\ncall = "prefill"\nrequest = "A"\ntokens = "{tokens}"\nsay = "a"\n'
-
-
-def test_examples_in_docstrings():
-    """What the docstring shows is what comes out."""
-    result = doctest.testmod(predict_module)
-    assert (result.failed, result.attempted) == (0, 1)
 
 
 def test_every_measure_on_a_step_that_revives_and_evicts():

@@ -1,14 +1,11 @@
 """Puzzles: each can be solved in as many calls as it grants and in no fewer; what the player types and reads."""
 
-import doctest
 import io
 
 import pytest
 
 from mini_kv.core.invariants import LEDGER
 from mini_kv.course.commands.puzzle_command import play, puzzle_list
-from mini_kv.story import puzzle as puzzle_module
-from mini_kv.story import reason as reason_module
 from mini_kv.story.puzzle import Puzzle, PuzzlePlayer, load_puzzle, parse_puzzle, puzzle_names, solves
 from mini_kv.story.scenario import ScenarioError
 
@@ -38,11 +35,6 @@ def possible(puzzle: Puzzle, made: list[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def test_examples_in_docstrings():
-    """What the docstrings show is what comes out."""
-    assert [tuple(doctest.testmod(module))[:2] for module in (puzzle_module, reason_module)] == [(0, 1), (0, 2)]
 
 
 def test_there_are_ten_and_each_is_listed_with_its_minutes():

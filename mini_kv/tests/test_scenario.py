@@ -1,11 +1,8 @@
 """Scenarios are data: each one in the package plays as it says, and a bad one is told where it is bad."""
 
-import doctest
-
 import pytest
 
 from mini_kv.messages import choices
-from mini_kv.story import scenario as scenario_module
 from mini_kv.story.frame import frame_of
 from mini_kv.story.scenario import (
     Scenario,
@@ -29,18 +26,6 @@ def step(**values):
 
 
 A = step(call="prefill", request="A", tokens="1..3", say="a")
-
-
-def test_examples_in_docstrings():
-    """What the docstring shows is what comes out."""
-    result = doctest.testmod(scenario_module)
-    assert (result.failed, result.attempted) == (0, 2)
-
-
-def test_the_scenarios_of_the_package():
-    """The story that the book opens with is there."""
-    assert "share-and-evict" in scenario_names()
-    assert scenario_names() == sorted(scenario_names())
 
 
 @pytest.mark.parametrize("name", scenario_names())

@@ -404,20 +404,16 @@ def test_bold_on_a_terminal():
     assert "    B     \x1b[1m[1x2#]\x1b[0m \x1b[1m[3x1 ]\x1b[0m\n" in out.getvalue()
 
 
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", ""), ("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_no_colour_where_it_is_not_wanted(monkeypatch, name, value):
-    """NO_COLOR, even empty, and a dumb terminal: not one escape code."""
+@pytest.mark.parametrize(
+    ("out", "name", "value"),
+    [(Screen, "NO_COLOR", ""), (Screen, "NO_COLOR", "1"), (Screen, "TERM", "dumb"), (io.StringIO, "TERM", "xterm")],
+)
+def test_no_colour_where_it_is_not_wanted(monkeypatch, out, name, value):
+    """NO_COLOR, even empty, a dumb terminal, and a file or a pipe: not one escape code."""
     monkeypatch.setenv(name, value)
-    out = Screen()
-    play_in_terminal(SCENARIO, out)
-    assert out.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
-
-
-def test_plain_output_where_there_is_no_terminal():
-    """A file or a pipe gets plain characters."""
-    out = io.StringIO()
-    play_in_terminal(SCENARIO, out)
-    assert out.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
+    written = out()
+    play_in_terminal(SCENARIO, written)
+    assert written.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
 
 
 def test_no_line_of_a_story_is_wider_than_a_terminal():

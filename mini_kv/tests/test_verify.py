@@ -34,8 +34,7 @@ from mini_kv.course.verify.compare import (
 )
 from mini_kv.course.verify.likeness import KNOWN_FAULTS, FaultAdapter, explained, faults_like
 from mini_kv.course.verify.program import RESULT_SHAPES, SHAPES, Piped, Program, ProgramError, check_reply
-from mini_kv.course.verify.verdict_report import place, report
-from mini_kv.tests.test_driver_finds_mutants import AS_VLLM_DOES, MUTANTS, OUT_OF_REACH
+from mini_kv.course.verify.verdict_report import report
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = recorded_scenarios()
@@ -510,27 +509,9 @@ def test_the_list_and_the_lines_for_a_build_server(capsys: pytest.CaptureFixture
     }
 
 
-def test_a_place_is_a_scenario_and_a_call() -> None:
-    (fault,) = (fault for fault in KNOWN_FAULTS if "#704" in fault.seen)
-    outcome = play(recorded("cold, whole blocks"), FaultAdapter(fault))
-    assert place(outcome) == '"cold, whole blocks", call 5 of 5, free A'
-
-
 # The page -------------------------------------------------------------------------------------------------------------
 
 PAGE = (ROOT / "book/docs/reference/verify.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.prose
-def test_the_figures_of_the_page_are_counted() -> None:
-    num_lines = len(SMALL_ENGINE.read_text(encoding="utf-8").splitlines())
-    assert f"a cache in {num_lines} lines of JavaScript" in PAGE
-    assert f"has {len(KNOWN_FAULTS)} faulty managers" in PAGE
-    num_found = len(MUTANTS) - len(AS_VLLM_DOES) - len(OUT_OF_REACH)
-    words = " ".join(PAGE.split())
-    assert f"Of {len(MUTANTS)} faults put into mini_kv's own core, {num_found} are found through the pipe" in words
-    assert f"{len(AS_VLLM_DOES)} do what vLLM does" in words
-    assert f"{len(OUT_OF_REACH)} are not found" in words
 
 
 def test_the_page_describes_every_call_and_every_member() -> None:
@@ -580,6 +561,12 @@ def messages_of(part: Any, adapter: Any, scenario: Any) -> list[dict[str, Any]]:
             {"result": {}, "computed": {"A": [1]}},
             "`computed` of A has 1 numbers, it must have 2: computed, known",
         ),
+        ("lookup", {"result": {"hits": 3}}, "the reply has `result.hits`, which is not a member"),
+        (
+            "schedule",
+            {"result": {"steps": [{"request": "A"}]}},
+            '`result.steps` is [{"request": "A"}], it must be a list of objects with request, computed',
+        ),
     ],
 )
 def test_a_reply_with_a_part_missing(call: str, reply: dict[str, Any], problem: str) -> None:
@@ -595,12 +582,3 @@ def test_a_step_with_an_unknown_request() -> None:
 
     outcome = play(recorded("one request, one token per step"), Invents())
     assert (outcome.reason, outcome.num_equal) == ("the result has the request 'Z', which was never added", 1)
-
-
-def test_an_unknown_result_is_said() -> None:
-    with pytest.raises(ProgramError, match=r"the reply has `result\.hits`, which is not a member"):
-        check_reply({"result": {"hits": 3}}, "lookup")
-    with pytest.raises(
-        ProgramError, match=r"`result\.steps` is .*, it must be a list of objects with request, computed"
-    ):
-        check_reply({"result": {"steps": [{"request": "A"}]}}, "schedule")

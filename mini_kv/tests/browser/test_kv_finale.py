@@ -8,20 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PHONE = {"width": 390, "height": 844, "has_touch": True}
-LABS = [
-    "lab-01",
-    "lab-02",
-    "lab-03",
-    "lab-04",
-    "lab-05",
-    "lab-06",
-    "lab-07",
-    "lab-11",
-    "lab-12",
-    "lab-13",
-    "lab-14",
-    "lab-17",
-]
+LABS = [f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 17)]
 IN_THE_PAGE_S = 20
 """What a reader should wait at most, on two quiet cores."""
 BUSY = 4

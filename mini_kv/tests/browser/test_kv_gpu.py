@@ -164,34 +164,24 @@ def flat(rows):
 TINY = {"numBlocks": 60, "blockSize": 8, "numHeads": 4, "numKvHeads": 2, "headSize": 32}
 
 
+STEPS = {
+    "one token": (TINY, [(0, 1)]),
+    "decode": (TINY, [(70, 1), (8, 1), (7, 1), (0, 1)]),
+    "prompts and a decode": (TINY, [(0, 33), (40, 9), (3, 1)]),
+    "blocks of 1": (TINY | {"blockSize": 1}, [(20, 3), (0, 12)]),
+    "blocks of 16": (TINY | {"blockSize": 16}, [(20, 30), (99, 1)]),
+    "a KV head per head": (TINY | {"numHeads": 6, "numKvHeads": 6, "headSize": 10}, [(25, 4), (10, 1)]),
+    "one KV head": (TINY | {"numHeads": 8, "numKvHeads": 1, "headSize": 64}, [(25, 4), (10, 1)]),
+    "a window": (TINY | {"window": 5}, [(0, 13), (40, 1), (38, 4)]),
+    "a window of more than a tile": (TINY | {"window": 32, "blockSize": 4}, [(0, 50), (90, 1)]),
+}
+
+
 @pytest.mark.parametrize("what", ["KV", "GpuKV"])
-@pytest.mark.parametrize(
-    ("shape", "lengths"),
-    [
-        (TINY, [(0, 1)]),
-        (TINY, [(70, 1), (8, 1), (7, 1), (0, 1)]),
-        (TINY, [(0, 33), (40, 9), (3, 1)]),
-        (TINY | {"blockSize": 1}, [(20, 3), (0, 12)]),
-        (TINY | {"blockSize": 16}, [(20, 30), (99, 1)]),
-        (TINY | {"numHeads": 6, "numKvHeads": 6, "headSize": 10}, [(25, 4), (10, 1)]),
-        (TINY | {"numHeads": 8, "numKvHeads": 1, "headSize": 64}, [(25, 4), (10, 1)]),
-        (TINY | {"window": 5}, [(0, 13), (40, 1), (38, 4)]),
-        (TINY | {"window": 32, "blockSize": 4}, [(0, 50), (90, 1)]),
-    ],
-    ids=[
-        "one token",
-        "decode",
-        "prompts and a decode",
-        "blocks of 1",
-        "blocks of 16",
-        "a KV head per head",
-        "one KV head",
-        "a window",
-        "a window of more than a tile",
-    ],
-)
-def test_attention_reads_the_slots_that_were_written_and_no_others(what, shape, lengths, open_gpu_page, bare_url):
+@pytest.mark.parametrize("name", STEPS)
+def test_attention_reads_the_slots_that_were_written_and_no_others(what, name, open_gpu_page, bare_url):
     """All other slots hold NaN: those of the null block, of other blocks, before a window and after the end."""
+    shape, lengths = STEPS[name]
     step = Step(shape, lengths)
     page = open_gpu_page(bare_url)
     assert page.evaluate(ATTEND, [what, shape, step.data()]) == pytest.approx(step.expected(), abs=TOLERANCE)

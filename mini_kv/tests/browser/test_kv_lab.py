@@ -20,11 +20,7 @@ ROOT = Path(__file__).parents[3]
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 LABS = [
     *(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15, 16)),
-    "lab-02-examples",
-    "lab-04-radix",
-    "lab-05-examples",
-    "lab-05-further",
-    "lab-12-further",
+    *("lab-02-examples", "lab-04-radix", "lab-05-examples", "lab-05-further", "lab-12-further"),
 ]
 """All that need no torch."""
 
@@ -157,6 +153,12 @@ def run(page, text=None):
     return wait_for_result(page)
 
 
+def failed(page, name):
+    """Run lab-05 with a wrong idea in it; return the card of its failure."""
+    run(page, mutant(name)[0])
+    return page.locator(".card[data-state=fail]")
+
+
 def open_terminal(page):
     """Open the fold with what `mini-kv run` says."""
     if page.locator(".terminal").get_attribute("open") is None:
@@ -244,10 +246,11 @@ def test_who_has_passed_is_led_on(show):
 
 
 def test_the_run_that_passed_is_played_once(show):
-    """From its first step to its last, below the way on; what the lab was about comes after it."""
+    """From its first step to its last, below the way on; what the lab was about comes after it. Nothing is asked."""
     page = show()
     write(page, solution())
     played = page.evaluate(PLAYED)
+    assert not page.locator(".forecast").is_visible()
     assert played == list(range(len(played)))
     assert len(played) > 2
     about = toml("labs/lab-05/lab.toml")
@@ -350,10 +353,8 @@ def test_a_failure_is_a_card(show):
 
     A single wrong value is too little for a belief.
     """
-    text, _ = mutant("never-looks")
     page = show()
-    run(page, text)
-    card = page.locator(".card[data-state=fail]")
+    card = failed(page, "never-looks")
     card.locator("svg.kv-still").wait_for()
     assert card.locator(".of").inner_text() == "Failed, test 2: identical prompt shares all but the tail block"
     assert card.locator("h3").inner_text() == "B's cached tokens"
@@ -369,18 +370,16 @@ def test_a_failure_is_a_card(show):
     assert card.locator(".asks").inner_text() == "Which call asks the index for cached blocks?"
     assert card.locator("button").all_inner_texts() == ["A hint for prefill", "Step through it"]
     assert not page.locator(".brief").is_visible()
+    assert not page.locator(".forecast").is_visible()  # it has a question of its own
     button(page, "A hint for prefill").click()
     assert page.locator(".panel li").all_inner_texts() == toml("labs/lab-05/lab.toml")["function"][0]["hints"][:1]
 
 
 def test_a_belief_is_the_title_of_the_card(show):
     """After two signs or more; what is wrong is then the first of the facts. The README has a picture of this card."""
-    text, idea = mutant("all-or-nothing")
-    page = show()
-    run(page, text)
-    card = page.locator(".card[data-state=fail]")
+    card = failed(show(), "all-or-nothing")
     title = card.locator("h3").inner_text()
-    assert title == f"Your code acts as if {idea}."
+    assert title == f"Your code acts as if {mutant('all-or-nothing')[1]}."
     assert card.locator(".facts > p").first.inner_text() == "B's cached tokens"
     assert card.locator(".facts pre").inner_text().split() == ["expected", "16", "got", "0"]
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
@@ -407,9 +406,8 @@ def test_a_failure_without_a_known_belief_says_what_is_wrong_and_asks_for_the_li
 
 def test_a_failing_run_can_be_stepped_through(show):
     """The figure opens at the step where it went wrong."""
-    text, _ = mutant("never-looks")
     page = show()
-    run(page, text)
+    failed(page, "never-looks")
     button(page, "Step through it").click()
     figure = page.locator("kv-story")
     title = figure.locator(".title").inner_text()
@@ -428,10 +426,13 @@ def test_another_tests_story_can_be_chosen(show):
 
 
 def test_a_line_of_the_failure_leads_into_the_editor(show):
-    text, _ = mutant("hit-counted-twice")
+    """The line is marked and in sight. Before the click the focus is where it was."""
     page = show()
-    run(page, text)
-    page.locator(".card .link", has_text="starter.py:13").click()
+    card = failed(page, "hit-counted-twice")
+    assert page.evaluate("document.querySelector('kv-lab').shadowRoot.activeElement.textContent") == "Run"
+    line, editor = page.locator(".cm-line.marked").bounding_box(), page.locator(".editor").bounding_box()
+    assert editor["y"] < line["y"] < editor["y"] + editor["height"]
+    card.locator(".link", has_text="starter.py:13").click()
     assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
 
 
@@ -450,21 +451,9 @@ def test_after_a_failure_the_cursor_is_on_the_line_that_it_names(show, edited):
     assert (lines[12][:12], lines[-1]) == (("    if kv.al", "# x# y ") if edited else ("    # y if k", ""))
 
 
-def test_a_failure_leaves_the_focus_where_it_was(show):
-    text, _ = mutant("hit-counted-twice")
-    page = show()
-    run(page, text)
-    assert page.evaluate("document.querySelector('kv-lab').shadowRoot.activeElement.textContent") == "Run"
-    line, editor = page.locator(".cm-line.marked").bounding_box(), page.locator(".editor").bounding_box()
-    assert editor["y"] < line["y"] < editor["y"] + editor["height"]
-
-
 def test_a_long_error_of_the_engine_is_in_a_fold(show):
     """The headline is one sentence, and the learner's line is shown to its end."""
-    text, _ = mutant("hit-counted-twice")
-    page = show()
-    run(page, text)
-    card = page.locator(".card[data-state=fail]")
+    card = failed(show(), "hit-counted-twice")
     assert card.locator("h3").inner_text() == "Line 13 raised AllocationError."
     line = "if kv.allocate_slots(request, num_new_tokens, num_cached_tokens, new_computed_blocks=blocks) is None:"
     assert card.locator(".facts .line").inner_text() == f"labs/lab-05/starter.py:13  {line}"
@@ -505,17 +494,15 @@ def test_a_syntax_error_is_told_with_its_line(show):
 
 
 def test_what_the_code_prints_is_shown(show):
+    """In the row of its test, and beside the first failure."""
     page = show()
-    run(page, changed("    request = kv.new", '    print("admitting", request_id)\n    request = kv.new'))
+    begin = "    request = kv.new"
+    run(page, changed(begin, f'    print("admitting", request_id)\n{begin}'))
     unfold(page)
     row = page.locator(".row").first
     row.locator("summary").click()
     assert row.locator("pre").inner_text() == "admitting A\n"
-
-
-def test_what_is_printed_in_the_first_failure_stands_there(show):
-    page = show()
-    run(page, changed("    request = kv.new", '    print("admitting", request_id)\n    return 0\n    request = kv.new'))
+    run(page, changed(begin, f'    print("admitting", request_id)\n    return 0\n{begin}'))
     assert "   printed   admitting A" in brief(page)
 
 
@@ -720,8 +707,7 @@ def test_the_squares_have_a_legend(show):
     """One for each look, from the first run on."""
     page = show()
     assert not page.locator(".legend").is_visible()
-    text, _ = mutant("never-looks")
-    run(page, text)
+    failed(page, "never-looks")
     assert page.locator(".legend span").all_inner_texts() == [
         "Passed",
         "Failed",
@@ -739,14 +725,6 @@ def test_the_squares_have_a_legend(show):
     assert len({background for _, background in looks["legend"]}) == 4
 
 
-@pytest.mark.parametrize("text", [mutant("never-looks")[0], solution()])
-def test_beside_a_failure_and_a_pass_no_number_is_asked_for(show, text):
-    """A failure has its own question. After a pass every number has been shown."""
-    page = show()
-    run(page, text)
-    assert not page.locator(".forecast").is_visible()
-
-
 def test_a_question_is_asked_about_a_test_that_is_still_to_be_passed(show):
     """Here the last one: all tests of the other functions have passed."""
     page = show()
@@ -756,9 +734,8 @@ def test_a_question_is_asked_about_a_test_that_is_still_to_be_passed(show):
 
 
 def test_a_failures_hint_line_gives_the_hint(show):
-    text, _ = mutant("never-looks")
     page = show()
-    run(page, text)
+    failed(page, "never-looks")
     open_terminal(page)
     button(page, "mini-kv hint 05 prefill").click()
     levels = toml("labs/lab-05/lab.toml")["function"][0]["hints"]
@@ -795,8 +772,7 @@ def test_all_of_it_works_by_keyboard(show):
 def test_nothing_serious_for_accessibility(show, axe, dark):
     page = show(dark=dark, reduced_motion="reduce")  # half-way from one step to the next, colours have no contrast
     assert axe(page) == []
-    text, _ = mutant("never-looks")
-    run(page, text)
+    failed(page, "never-looks")
     button(page, "Step through it").click()
     page.wait_for_selector("kv-story")
     button(page, "Questions 0 of 4").click()
@@ -814,9 +790,8 @@ def test_nothing_serious_for_accessibility(show, axe, dark):
 
 def test_a_phone_shows_all_of_it(open_lab):
     """Nothing is wider than the screen."""
-    text, _ = mutant("never-looks")
     page = open_lab(**PHONE)
-    run(page, text)
+    failed(page, "never-looks")
     button(page, "Step through it").click()
     page.wait_for_selector("kv-story")
     assert page.evaluate("document.documentElement.scrollWidth") == 390

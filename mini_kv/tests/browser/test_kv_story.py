@@ -19,15 +19,21 @@ STORY = {**story_data(load_scenario("share-and-evict")), "at": 0}
 
 
 @pytest.fixture
-def show(open_page, tmp_path):
-    """A function that opens a story's page and returns the page, with the figure drawn."""
+def open_html(open_page, tmp_path):
+    """A function that opens a text as a page."""
 
-    def shown(data=STORY, **options):
+    def opened(html, **options):
         file = tmp_path / "story.html"
-        file.write_text(page(data), encoding="utf-8")
+        file.write_text(html, encoding="utf-8")
         return open_page(file.as_uri(), **options)
 
-    return shown
+    return opened
+
+
+@pytest.fixture
+def show(open_html):
+    """A function that opens a story's page and returns the page, with the figure drawn."""
+    return lambda data=STORY, **options: open_html(page(data), **options)
 
 
 def go(shown, step):
@@ -64,13 +70,12 @@ def seen_of(played):
     ]
 
 
-def test_two_runs_go_together_and_mark_the_blocks_that_differ(open_page, tmp_path):
+def test_two_runs_go_together_and_mark_the_blocks_that_differ(open_html):
     """The same calls under two policies: step by step, whichever of the two is moved."""
     scenario = load_scenario("passers-by")
     runs = [list(ScenarioPlayer(scenario).play()), list(play_seen_twice(scenario))]
     data, other = (played_data(scenario, iter(run)) for run in runs)
-    (tmp_path / "both.html").write_text(page(data, other), encoding="utf-8")
-    shown = open_page((tmp_path / "both.html").as_uri(), width=1300)
+    shown = open_html(page(data, other), width=1300)
     figures = shown.locator("kv-story")
     assert len({round(figure.bounding_box()["y"]) for figure in figures.all()}) == 1
     assert [figures.nth(i).locator(".bar").is_visible() for i in range(2)] == [True, False]
@@ -124,20 +129,18 @@ def test_the_script_twice_and_elements_that_come_later(show):
     assert shown.locator(".title").all_inner_texts() == [STORY["title"], EVERYTHING["title"]]
 
 
-def test_data_that_was_set_before_the_script_came(open_page, tmp_path):
+def test_data_that_was_set_before_the_script_came(open_html):
     """The page may be quicker than its script."""
-    (tmp_path / "empty.html").write_text("<!doctype html><title>T</title><kv-story></kv-story>", encoding="utf-8")
-    shown = open_page((tmp_path / "empty.html").as_uri())
+    shown = open_html("<!doctype html><title>T</title><kv-story></kv-story>")
     live(shown, STORY)
     shown.evaluate(script())
     assert shown.locator(".title").inner_text() == STORY["title"]
 
 
-def test_the_script_before_the_figures(open_page, tmp_path):
+def test_the_script_before_the_figures(open_html):
     """The element is known before its story has arrived."""
-    markup = f"<!doctype html><title>T</title><script>{script()}</script>{fragment(STORY)}{fragment(EVERYTHING)}"
-    (tmp_path / "first.html").write_text(f"<meta charset=utf-8>{markup}", encoding="utf-8")
-    shown = open_page((tmp_path / "first.html").as_uri())
+    head = f"<!doctype html><meta charset=utf-8><title>T</title><script>{script()}</script>"
+    shown = open_html(f"{head}{fragment(STORY)}{fragment(EVERYTHING)}")
     assert shown.locator(".title").all_inner_texts() == [STORY["title"], EVERYTHING["title"]]
 
 
@@ -555,9 +558,7 @@ def test_a_live_figure_that_has_grown_plays_what_is_new(show):
         window.beats = [];
         document.addEventListener("kv-beat", (event) => window.beats.push(event.detail.step));
     }""")
-    shown.evaluate(
-        "data => { document.querySelector('kv-story').data = data }", {**data, "steps": data["steps"][:6], "at": -1}
-    )
+    live(shown, {**data, "steps": data["steps"][:6], "at": -1})
     assert step_of(shown) == 6
     shown.wait_for_function("() => window.beats.length > 0")
     assert set(shown.evaluate("() => window.beats")) == {6}
@@ -640,11 +641,10 @@ def test_a_phone_keeps_the_buttons_at_its_edge_while_the_picture_is_seen(show):
 
 @pytest.mark.parametrize("width", [720, 850, 940])
 @pytest.mark.parametrize("name", ["asked-twice", "share-and-evict", "two-holders", "who-runs-next"])
-def test_a_notebook_shows_the_buttons_and_the_picture_without_scrolling(open_page, tmp_path, name, width):
+def test_a_notebook_shows_the_buttons_and_the_picture_without_scrolling(open_html, name, width):
     """JupyterLab in a window of 1280 x 700 has 560 px for a cell's output. The buttons are above or beside."""
     cell = f"<div style='width: {width}px'>{fragment(story_data(load_scenario(name)))}</div>"
-    (tmp_path / "cell.html").write_text(f"<meta charset=utf-8>{cell}<script>{script()}</script>", encoding="utf-8")
-    shown = open_page((tmp_path / "cell.html").as_uri(), width=1280, height=560)
+    shown = open_html(f"<meta charset=utf-8>{cell}<script>{script()}</script>", width=1280, height=560)
     forward, queue = (shown.locator(one).bounding_box() for one in ("[title='Step forward']", ".lead"))
     assert forward["y"] + forward["height"] <= 300
     assert queue["y"] + queue["height"] <= 560
@@ -724,20 +724,10 @@ def test_it_is_dark_where_the_page_is_dark(show):
         shown.wait_for_function(f"() => ({is_dark}) === {str(dark).lower()}")
 
 
-def test_on_paper_it_is_the_step_that_is_shown(show):
-    """Without buttons."""
-    shown = show()
-    go(shown, 2)
-    shown.emulate_media(media="print")
-    assert shown.locator(".bar").is_hidden()
-    assert shown.locator(".say").is_visible()
-
-
-def test_on_paper_it_is_the_step_that_tells_most_if_none_was_chosen(open_page, tmp_path):
+def test_on_paper_it_is_the_step_that_tells_most_if_none_was_chosen(show):
     """Lab-05's story is printed where blocks are revived and one is evicted; on the screen it stands where it stood."""
     data = story_data(load_scenario("share-and-evict"))
-    (tmp_path / "printed.html").write_text(page(data), encoding="utf-8")
-    shown = open_page((tmp_path / "printed.html").as_uri())
+    shown = show(data)
     key = key_step(data)
     assert "evicted" in data["steps"][key - 1]["events"]
     for media, step in (("screen", 1), ("print", key), ("screen", 1)):
@@ -746,6 +736,7 @@ def test_on_paper_it_is_the_step_that_tells_most_if_none_was_chosen(open_page, t
     go(shown, 2)
     shown.emulate_media(media="print")
     assert shown.locator(".bar").is_hidden()
+    assert shown.locator(".say").is_visible()
     assert shown.locator("kv-story").evaluate("one => one.step") == 2
 
 
@@ -794,11 +785,9 @@ def test_a_run_that_stopped_before_its_first_call_says_how_it_ended(show):
     assert step_of(shown) == 0
 
 
-def test_json_that_is_no_json_says_so(open_page, tmp_path):
+def test_json_that_is_no_json_says_so(open_html):
     """A cut-off file."""
-    file = tmp_path / "bad.html"
-    file.write_text(page(STORY).replace('"drawing"', "drawing"), encoding="utf-8")
-    shown = open_page(file.as_uri())
+    shown = open_html(page(STORY).replace('"drawing"', "drawing"))
     assert shown.get_by_role("alert").inner_text().startswith("This figure cannot be drawn: ")
 
 

@@ -8,14 +8,15 @@ import pytest
 from inline_snapshot import snapshot
 
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.course.given.faulty_admissions import FAULTY_VERSIONS, CacheUnderTest, MakeCache, Version
+from mini_kv.course.given.faulty_admissions import CacheUnderTest, MakeCache, Version
+from mini_kv.course.given.faulty_managers import FAULTY_MANAGERS, MISREAD_MANAGERS
 from mini_kv.course.given.faulty_queues import FAULTY_QUEUES, MakeQueue, QueueUnderTest
 from mini_kv.course.given.manager_under_test import MAX_CALLS, TooManyCallsError
 from mini_kv.course.given.outcomes import run_check
 from mini_kv.course.labkit.audit import run_text
 from mini_kv.course.labkit.failure import parts_of
 from mini_kv.course.labkit.implementation import load_file
-from mini_kv.course.labkit.lab import load_lab
+from mini_kv.course.labkit.lab import Lab, load_lab
 from mini_kv.course.labkit.scoreboard import State
 
 ROOT = Path(__file__).parents[3]
@@ -45,12 +46,6 @@ def test_an_endless_example_accuses_no_queue() -> None:
 
     outcome = run_check(endless, FAULTY_QUEUES[0].make, QueueUnderTest)
     assert isinstance(outcome.mistake, TooManyCallsError)
-
-
-def test_the_third_hint_has_the_rule_of_each_faulty_queue() -> None:
-    hints = {one.name: one.hints for one in load_lab(ROOT / "labs" / "lab-02-examples").functions}
-    for number, queue in enumerate(FAULTY_QUEUES, start=1):
-        assert re.search(rf"queue {number} breaks rule {queue.rule}\b", hints[queue.check][2])
 
 
 # lab-05-examples ----------------------------------------------------------------------------------------------------
@@ -143,13 +138,35 @@ def test_a_wrong_example_of_a_queue_reads_its_sentence_also_if_the_call_raises(
     assert f"contradicts rule {rule} of" in why_of("lab-02-examples", f"check_{check}", example)
 
 
-@pytest.mark.parametrize("lab_id", ["lab-02-examples", "lab-05-examples"])
+SUBJECTS = {"lab-02-examples": "queue", "lab-05-examples": "version", "lab-15": "manager"}
+"""What the examples of a lab are about."""
+
+
+def subjects_of(lab: Lab) -> Any:
+    """Return the faulty and the misread subjects."""
+    if lab.lab_id == "lab-15":
+        return FAULTY_MANAGERS, MISREAD_MANAGERS
+    examples = load_file(lab.folder / "helpers.py").EXAMPLES
+    return examples.faulty, examples.misread
+
+
+@pytest.mark.parametrize("lab_id", SUBJECTS)
 def test_every_sentence_has_a_subject_that_breaks_it(lab_id: str) -> None:
     """A wrong subject for each, so that a false alarm can be led to it, and no number beyond the list."""
     lab = load_lab(ROOT / "labs" / lab_id)
-    examples = load_file(lab.folder / "helpers.py").EXAMPLES
-    rules = {subject.rule for subject in (*examples.faulty, *examples.misread)}
-    assert rules == {*range(1, len(lab.contract()) + 1)}
+    faulty, misread = subjects_of(lab)
+    assert {subject.rule for subject in (*faulty, *misread)} == {*range(1, len(lab.contract()) + 1)}
+
+
+@pytest.mark.parametrize(("lab_id", "name"), SUBJECTS.items())
+def test_the_third_hint_has_the_rule_of_each_faulty_subject_and_the_first_two_have_none(lab_id: str, name: str) -> None:
+    lab = load_lab(ROOT / "labs" / lab_id)
+    hints = {one.name: one.hints for one in lab.functions}
+    faulty, _ = subjects_of(lab)
+    for number, subject in enumerate(faulty, start=1):
+        rule = rf"{name} {number} breaks rule {subject.rule}\b"
+        told = [re.search(rule, level) is not None for level in hints[subject.check]]
+        assert told == [False, False, True]
 
 
 def test_a_fault_that_no_example_finds_reads_the_sentence_that_none_covers() -> None:
@@ -171,9 +188,3 @@ def test_an_exception_that_no_correct_version_raises_accuses_the_version() -> No
     reference = (ROOT / "solutions" / "lab-05-examples" / "solution.py").read_text(encoding="utf-8")
     results = run_text(load_lab(ROOT / "labs" / "lab-05-examples"), "asks_for_three", f"{reference}\n\n{examples}")
     assert [result.state for result in results if "version_7_" in result.test] == [State.PASS]
-
-
-def test_the_third_hint_has_the_rule_of_each_faulty_version_of_the_admission() -> None:
-    hints = {one.name: one.hints for one in load_lab(ROOT / "labs" / "lab-05-examples").functions}
-    for number, version in enumerate(FAULTY_VERSIONS, start=1):
-        assert re.search(rf"version {number} breaks rule {version.rule}\b", hints[version.check][2])

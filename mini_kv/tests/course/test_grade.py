@@ -47,6 +47,11 @@ def grader():
     return Grader([LAB], Sandbox("process", ROOT), seconds=20)
 
 
+def lenient():
+    """Return one that runs what a teacher lets run by mistake."""
+    return Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
+
+
 def grade(grader, code, student="1", **page):
     code = code.encode() if isinstance(code, str) else code
     return grader.grade(HandIn(student, {"lab-05": code}, page={"lab-05": page} if page else {}), LAB)
@@ -157,8 +162,7 @@ FORCED = {
 @pytest.mark.parametrize("cheat", FORCED)
 def test_what_a_ta_lets_run_by_mistake_still_gets_no_points(cheat):
     """The second line: nothing passes, or the judge notices that it was changed, or passes what cannot pass."""
-    grader = Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
-    mark = grade(grader, SOLVED + REFUSED[cheat])
+    mark = grade(lenient(), SOLVED + REFUSED[cheat])
     assert (mark.status, mark.score) == (FORCED[cheat], 0)
 
 
@@ -277,8 +281,7 @@ def test_the_tests_own_way_to_admit_a_request_is_held_whatever_the_file_binds(be
 
 @pytest.mark.slow
 def test_and_it_does_nothing_while_the_learners_function_runs():
-    grader = Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
-    mark = grade(grader, SOLVED + HELD.replace("BEGIN", "pass").replace("ADMIT", "kv.hold"))
+    mark = grade(lenient(), SOLVED + HELD.replace("BEGIN", "pass").replace("ADMIT", "kv.hold"))
     assert mark.score <= 6
     assert "hold is for the tests" in first_message(mark)
 
@@ -313,8 +316,7 @@ def test_setting_an_attribute_that_is_no_field_is_held(how):
 @pytest.mark.slow
 def test_a_patch_of_the_standard_library_is_seen_by_the_judge_and_not_by_the_report():
     """Accepted by mistake: the report is written without json, and each module is watched."""
-    grader = Grader([LAB], Sandbox("process", ROOT), seconds=20, accepted=["1/lab-05"])
-    mark = grade(grader, f"import json\n{SOLVED}{PATCHED['in a function']}")
+    mark = grade(lenient(), f"import json\n{SOLVED}{PATCHED['in a function']}")
     assert (mark.status, mark.score) == ("held", 0)
     assert mark.why == ["it changed other functions: json.encoder.JSONEncoder.encode"]
 
@@ -532,16 +534,7 @@ def test_a_file_for_a_lab_that_is_not_there_stops_nothing(tmp_path):
     for name in ("01/lab-05.py", "02/lab-99.py"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         (tmp_path / "in" / name).write_text("import os\n")
-    options: dict[str, Any] = {
-        "labs": None,
-        "jobs": 1,
-        "seconds": 20,
-        "isolation": "process",
-        "accept": [],
-        "roster": None,
-    }
-    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), to=None, **options)
-    assert run(told) == 1
+    assert run(arguments(tmp_path / "in", tmp_path / "out")) == 1
     marks = json.loads((tmp_path / "out" / "marks.json").read_text())["marks"]
     assert [(mark["student"], mark["status"]) for mark in marks] == [("01", "held"), ("02", "missing")]
 
@@ -575,8 +568,12 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
     ]
 
 
+def arguments(submissions, out):
+    """Return the command's arguments: what it has without an option."""
+    given = {"labs": None, "jobs": 1, "seconds": 20, "isolation": "process", "roster": None, "to": None}
+    return argparse.Namespace(submissions=str(submissions), out=str(out), accept=[], **given)
+
+
 def test_misuse_is_told_in_a_line(tmp_path, capsys):
-    options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
-    options["roster"] = None
-    assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
+    assert run(arguments(tmp_path / "none", "x")) == 2
     assert capsys.readouterr().err == f"mini-kv class grade: {tmp_path / 'none'} is not a folder\n"

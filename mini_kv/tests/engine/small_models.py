@@ -2,11 +2,13 @@
 
 import functools
 import random
+from collections.abc import Iterable
 
 import torch
 
 from mini_kv.engine.contiguous import generate_alone
 from mini_kv.engine.model import ModelConfig, TinyLlama
+from mini_kv.engine.output_processor import RequestOutput
 
 VOCAB_SIZE = 40
 
@@ -58,3 +60,8 @@ def alone(model: TinyLlama, prompts: list[list[int]], max_tokens: int) -> list[l
 def _alone(model: TinyLlama, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
     """Return it for one prompt: several engines are compared with the same answers."""
     return tuple(generate_alone(model, list(prompt), max_tokens))
+
+
+def first_samples(outputs: Iterable[RequestOutput]) -> list[list[int]]:
+    """Return the tokens of the first sample of each output."""
+    return [output.outputs[0].token_ids for output in outputs]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from mini_kv.dev.training.train import Pieces
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tiny_folder
@@ -48,12 +47,6 @@ def edit_config(folder: Path, **settings: object) -> None:
     path = folder / "config.json"
     data = json.loads(path.read_text(encoding="utf-8")) | settings
     path.write_text(json.dumps({key: value for key, value in data.items() if value != "delete"}), encoding="utf-8")
-
-
-def edit_weights(folder: Path, **tensors: torch.Tensor | None) -> None:
-    path = folder / "model.safetensors"
-    data = load_file(path) | tensors
-    save_file({name: tensor for name, tensor in data.items() if tensor is not None}, path)
 
 
 def all_logits(model: TinyLlama, ids: list[int]) -> torch.Tensor:
@@ -134,45 +127,12 @@ class TestTransformersReadsIt:
 
 
 class TestErrors:
+    """What a hostile folder may hold is in test_hostile_checkpoint: damaged files, tensors that are too many or odd."""
+
     @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
     def test_a_missing_file(self, folder, name):
         (folder / name).unlink()
         with pytest.raises(CheckpointError, match=rf"{re.escape(str(folder / name))}: there is no such file"):
-            load_model(folder)
-
-    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-    def test_a_file_that_is_not_json(self, folder, name):
-        (folder / name).write_text("{", encoding="utf-8")
-        with pytest.raises(CheckpointError, match=rf"{re.escape(name)}: is not JSON: .*line 1 column 2"):
-            load_model(folder)
-
-    def test_a_file_of_weights_that_was_cut_short(self, folder):
-        path = folder / "model.safetensors"
-        path.write_bytes(path.read_bytes()[:-10])
-        with pytest.raises(CheckpointError, match=r"model\.safetensors: is damaged: "):
-            load_model(folder)
-
-    def test_a_missing_tensor(self, folder):
-        edit_weights(folder, **{"model.layers.1.mlp.up_proj.weight": None})
-        with pytest.raises(CheckpointError, match=r"model\.safetensors: has no tensor model\.layers\.1\.mlp\.up_proj"):
-            load_model(folder)
-
-    def test_a_tensor_too_many(self, folder):
-        edit_weights(folder, **{"model.layers.1.self_attn.q_proj.bias": torch.zeros(64)})
-        message = "has a tensor for which the model has no place: model.layers.1.self_attn.q_proj.bias"
-        with pytest.raises(CheckpointError, match=re.escape(message)):
-            load_model(folder)
-
-    def test_a_tensor_of_the_wrong_shape(self, folder):
-        edit_weights(folder, **{"model.layers.0.self_attn.k_proj.weight": torch.zeros(16, 32)})
-        message = "model.layers.0.self_attn.k_proj.weight has the shape [16, 32], and config.json makes it [32, 32]"
-        with pytest.raises(CheckpointError, match=re.escape(f"model.safetensors: {message}")):
-            load_model(folder)
-
-    def test_a_tensor_of_whole_numbers(self, folder):
-        edit_weights(folder, **{"model.norm.weight": torch.zeros(32, dtype=torch.int8)})
-        message = "model.norm.weight holds I8, and weights are floating-point numbers: F64, F32, F16, BF16"
-        with pytest.raises(CheckpointError, match=re.escape(message)):
             load_model(folder)
 
     def test_a_vocabulary_larger_than_the_model_s(self, folder):

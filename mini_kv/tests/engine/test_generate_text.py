@@ -145,26 +145,18 @@ def test_a_wrong_number_is_refused_before_torch_is_loaded(options):
         (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
         (["good", "--memory-tier", "1", "--server-cluster"], "--server-cluster needs the server: --server-tier"),
         (["good", "--disk-capacity", "5"], "--disk-capacity needs the tier whose size it is: --disk-tier DIR"),
-        (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--max-tokens", "2", "--min-tokens", "3"], "min_tokens is 3, it must be from 0 to max_tokens, 2"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
-        (["good", "--logprobs", "-2"], "logprobs is -2, it must be at least 0, or -1 for all tokens"),
-        (["good", "--top-p", "2"], "top_p is 2.0, it must be above 0.0 and at most 1.0"),
-        (["good", "--block-size", "0"], "block_size is 0, it must be at least 1"),
         (["good", "--num-blocks", "1"], "num_blocks is 1, it must be at least 2: the null block takes one"),
         (["good", "--num-blocks", "3"], "the pool has 2"),
         (["good", "good " * 1000], "the model reads at most 512, answer included"),
         (["good", "--num-blocks", "1000000000"], "--num-blocks is 1000000000, it must be at most 1,000,000"),
-        (["good", "--block-size", "9" * 30], f"--block-size is {'9' * 30}, it must be at most 1,000,000"),
-        (["good", "--max-tokens", "9" * 30], f"--max-tokens is {'9' * 30}, it must be at most 1,000,000"),
         (["good", "--top-k", "9" * 400], f"--top-k is {'9' * 400}, it must be at most 1,000,000"),
         (
             ["good", "--num-blocks", "1000000", "--block-size", "1000000"],
             "a pool of 1,000,000 blocks of 1,000,000 tokens takes 1,536,000,000,000,000 bytes, which this machine",
         ),
-        (["good", "--temperature", "nan"], "temperature is nan, it must be 0 or a positive number"),
         (["good", "--temperature", "1e400"], "temperature is inf, it must be 0 or a positive number"),
-        (["good", "--top-p", "nan"], "top_p is nan, it must be above 0.0 and at most 1.0"),
         (["good", "--windows", "--model", "x"], "and --model says 'x': give one"),
         (["good", "--model", "no/such/folder"], "no/such/folder/config.json: there is no such file"),
     ],
@@ -177,9 +169,10 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, me
     assert captured.err.count("\n") == 1
 
 
-def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
+@pytest.mark.parametrize("more", [[], ["--labs", "starter"]])
+def test_without_torch_it_says_what_to_install(more, capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
-    assert main(["generate", "A"]) == 2
+    assert main(["generate", "A", *more]) == 2
     assert capsys.readouterr().err == f"mini-kv generate: torch is not installed: {install_extra('engine')}\n"
 
 
@@ -314,7 +307,6 @@ def test_what_a_model_says_to_the_terminal_reaches_it_as_text():
         (["--prompts", "no/such/file"], "[Errno 2] No such file or directory: 'no/such/file'"),
         (["good", "--n", "0"], "n of request '0' is 0, it must be at least 1"),
         (["good", "--n", "1001"], "--n is 1001, it must be at most 1,000"),
-        (["good", "--dtype", "int8"], "dtype is 'int8', it must be auto or one of float64, float32, float16, bfloat16"),
     ],
 )
 def test_files_and_numbers_that_cannot_be_are_named(argv, message, capsys):

@@ -167,19 +167,14 @@ def test_an_aborted_request_says_nothing_more_and_the_others_go_on():
         ("text", "the prompt of request '1' is text, and there is no tokenizer"),
         ([1, VOCAB_SIZE], f"token 1 of request '1' is {VOCAB_SIZE}; the model knows 0 to {VOCAB_SIZE - 1}"),
         ([1, -1], f"token 1 of request '1' is -1; the model knows 0 to {VOCAB_SIZE - 1}"),
-        (b"abc", "the prompt of request '1' is bytes: it must be text or a list of token ids"),
-        (bytearray(b"abc"), "the prompt of request '1' is bytearray: it must be text or a list of token ids"),
-        (memoryview(b"abc"), "the prompt of request '1' is memoryview: it must be text or a list of token ids"),
-        ({1, 2}, "the prompt of request '1' is set: it must be text or a list of token ids"),
-        ({1: 2}, "the prompt of request '1' is dict: it must be text or a list of token ids"),
-        (5, "the prompt of request '1' is int: it must be text or a list of token ids"),
-        (None, "the prompt of request '1' is NoneType: it must be text or a list of token ids"),
-        (torch.tensor([1, 2]), "the prompt of request '1' is Tensor: it must be text or a list of token ids"),
-        (["a"], "token 0 of request '1' is 'a', which is not an integer"),
-        ([1, b"a"], "token 1 of request '1' is b'a', which is not an integer"),
-        ([True], "token 0 of request '1' is True, which is not an integer"),
-        ([torch.tensor(True)], "token 0 of request '1' is tensor(True), which is not an integer"),
-        ([1.5], "token 0 of request '1' is 1.5, which is not an integer"),
+        *[
+            (value, f"the prompt of request '1' is {type(value).__name__}: it must be text or a list of token ids")
+            for value in (b"abc", bytearray(b"abc"), memoryview(b"abc"), {1, 2}, {1: 2}, 5, None, torch.tensor([1, 2]))
+        ],
+        *[
+            ([1, value], f"token 1 of request '1' is {value!r}, which is not an integer")
+            for value in ("a", b"a", True, torch.tensor(True), 1.5)
+        ],
         ([1] * 60, "request '1' of 60 tokens leaves no room for output: max_model_len is 60"),
         ([1] * 58, "the pool has 5"),
     ],

@@ -13,7 +13,7 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import Batch, ModelRunner
 from mini_kv.engine.poison import PoisonedKVError
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.tests.engine.small_models import alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.engine.small_models import alone, first_samples, prompts_with_shared_prefixes, small_model
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
 MODEL = small_model()
@@ -75,7 +75,7 @@ def engine(runner: type[ModelRunner], *, poison: bool, model=MODEL) -> LLMEngine
 def test_a_sound_runner_does_not_notice_the_poison():
     prompts = prompts_with_shared_prefixes(6)
     outputs = engine(ModelRunner, poison=True).generate(prompts, GREEDY)
-    assert [output.outputs[0].token_ids for output in outputs] == alone(MODEL, prompts, 8)
+    assert first_samples(outputs) == alone(MODEL, prompts, 8)
 
 
 @pytest.mark.parametrize("runner", [ReadsTooFar, KeepsStaleRows, ForgetsNewBlocks])
@@ -101,7 +101,7 @@ def test_the_error_names_the_request_the_layer_and_the_token():
 def test_a_layer_that_looks_left_of_its_window_reads_what_was_given_back():
     prompt = list(range(20))
     said = engine(ModelRunner, poison=True, model=WINDOWED).generate([prompt], GREEDY)
-    assert [output.outputs[0].token_ids for output in said] == alone(WINDOWED, [prompt], 8)
+    assert first_samples(said) == alone(WINDOWED, [prompt], 8)
 
     with pytest.raises(PoisonedKVError, match="in layer 1"):
         engine(LooksLeftOfTheWindow, poison=True, model=WINDOWED).generate([prompt], GREEDY)
@@ -113,37 +113,3 @@ def test_a_model_that_computes_nan_itself_is_found_at_the_logits():
     llm = LLMEngine(model, config=EngineConfig(num_blocks=8, debug_poison=True))
     with pytest.raises(PoisonedKVError, match="in its logits"):
         llm.generate([[1, 2, 3]], GREEDY)
-
-
-class FailsOnce:
-    """A model whose first step finds the device full."""
-
-    def __init__(self, model):
-        self.model = model
-        self.has_failed = False
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def forward(self, *args):
-        if not self.has_failed:
-            self.has_failed = True
-            raise MemoryError("the device is full")
-        return self.model.forward(*args)
-
-
-def test_a_step_that_failed_takes_its_own_requests_along_and_no_other():
-    """The engine can be used afterwards: blocks, ids and rows of the failed requests are free again."""
-    config = EngineConfig(block_size=4, num_blocks=60, scheduler=SchedulerConfig(max_num_seqs=1))
-    llm = LLMEngine(FailsOnce(small_model()), config=config)
-    prompts = prompts_with_shared_prefixes(2)
-    llm.add_request("fails", prompts[0], GREEDY)
-    llm.add_request("waits", prompts[1], GREEDY)
-    with pytest.raises(MemoryError):
-        llm.step()
-    said = []
-    while llm.has_unfinished_requests:
-        said += [(delta.request_id, token) for delta in llm.step() for token in delta.new_token_ids]
-    assert said == [("waits", token) for token in alone(MODEL, prompts, 8)[1]]
-    assert llm.kv_cache_manager.usage == 0.0
-    llm.add_request("fails", prompts[0], GREEDY)

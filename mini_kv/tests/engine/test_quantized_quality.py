@@ -20,16 +20,18 @@ from mini_kv.engine.kv_memory import allocate_kv_cache_tensors
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine
-from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.engine.small_models import (
+    VOCAB_SIZE,
+    alone,
+    first_samples,
+    prompts_with_shared_prefixes,
+)
+from mini_kv.tests.engine.test_says_the_same import MODELS as ALL_MODELS
 from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.tiered_cache import TieredCache
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
-MODELS = {
-    "full": small_model(),
-    "one window layer of two": small_model(sliding_window=6, window_layers=(1,)),
-    "one full layer of three": small_model(sliding_window=7, window_layers=(0, 2), layers=3),
-}
+MODELS = {name: model for name, model in ALL_MODELS.items() if name != "windows everywhere"}
 NARROW = ("int8_per_token_head", "fp8")
 SMALL_POOL = EngineConfig(
     block_size=4,
@@ -47,7 +49,7 @@ def sized(config: EngineConfig, model_name: str) -> EngineConfig:
 
 def texts(engine: LLMEngine, prompts: list[list[int]]) -> list[list[int]]:
     """Return what an engine says."""
-    return [output.outputs[0].token_ids for output in engine.generate(prompts, GREEDY)]
+    return first_samples(engine.generate(prompts, GREEDY))
 
 
 def one_by_one(model_name: str, cache_dtype: str, prompts: list[list[int]]) -> list[list[int]]:

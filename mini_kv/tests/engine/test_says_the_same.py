@@ -16,7 +16,13 @@ from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.story.debug import DebugKVCacheManager
-from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.engine.small_models import (
+    VOCAB_SIZE,
+    alone,
+    first_samples,
+    prompts_with_shared_prefixes,
+    small_model,
+)
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 
@@ -76,7 +82,7 @@ def test_the_engine_says_what_no_cache_says(model_name, config_name):
     prompts = prompts_with_shared_prefixes(10)
     llm = engine(model_name, config_name)
     outputs = llm.generate(prompts, GREEDY)
-    assert [output.outputs[0].token_ids for output in outputs] == alone(MODELS[model_name], prompts, 12)
+    assert first_samples(outputs) == alone(MODELS[model_name], prompts, 12)
     assert llm.kv_cache_manager.usage == 0.0
     if config_name == "few blocks" and model_name != "windows everywhere":
         assert llm.scheduler.num_preemptions > 0
@@ -88,9 +94,9 @@ def test_the_engine_says_what_no_cache_says(model_name, config_name):
 def test_a_second_time_the_prompts_come_from_the_cache_and_nothing_else_changes(model_name):
     prompts = prompts_with_shared_prefixes(6)
     llm = engine(model_name, "roomy")
-    first = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+    first = first_samples(llm.generate(prompts, GREEDY))
     again = llm.generate(prompts, GREEDY)
-    assert [output.outputs[0].token_ids for output in again] == first
+    assert first_samples(again) == first
     assert [output.num_cached_tokens for output in again] == [(len(prompt) - 1) // 4 * 4 for prompt in prompts]
 
 
@@ -156,5 +162,5 @@ def test_a_seeded_request_says_the_same_in_any_batch():
     ]
     for config in CONFIGS.values():
         together = LLMEngine(model, config=config).generate(prompts, params)
-        assert [output.outputs[0].token_ids for output in together] == alone_
+        assert first_samples(together) == alone_
     assert max(token for token_ids in alone_ for token in token_ids) < VOCAB_SIZE

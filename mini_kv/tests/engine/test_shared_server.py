@@ -13,7 +13,7 @@ import pytest
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine
-from mini_kv.tests.engine.small_models import alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.engine.small_models import alone, first_samples, prompts_with_shared_prefixes, small_model
 from mini_kv.tests.tiers.valkey_server import PROGRAM, ValkeyCluster, ValkeyServer
 from mini_kv.tiers.background import Thread
 from mini_kv.tiers.memory_tier import MemoryTier
@@ -45,7 +45,7 @@ def server(tmp_path: Path) -> Iterator[ValkeyServer]:
 
 def texts(llm: TieredEngine, prompts: list[list[int]]) -> list[list[int]]:
     """Return what the engine says."""
-    return [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+    return first_samples(llm.generate(prompts, GREEDY))
 
 
 def test_it_is_killed_and_started_again_amid_two_hundred_requests(server: ValkeyServer) -> None:

@@ -1,7 +1,7 @@
 """What one tenant can learn of another's prompt, and which models share block hashes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -79,12 +79,12 @@ STOP = 10
 PIN = [4, 8, 6, 2]
 
 
-def guess(llm: LLMEngine, cache_salt: str | None) -> tuple[list[int], int]:
+def guessed(cached_of: Callable[[list[int]], int | None]) -> tuple[list[int], int]:
     """Try digit after digit, and keep each that the cache knows; return the PIN, as far as found, and the probes."""
     found: list[int] = []
     num_probes = tried = 0
     while len(found) < len(PIN) and tried < 10:
-        num_cached = cached(llm, [*LETTER, *found, tried, STOP], cache_salt)
+        num_cached = cached_of([*LETTER, *found, tried, STOP])
         num_probes += 1
         if num_cached is not None and num_cached > len(LETTER) + len(found):
             found.append(tried)
@@ -92,6 +92,10 @@ def guess(llm: LLMEngine, cache_salt: str | None) -> tuple[list[int], int]:
         else:
             tried += 1
     return found, num_probes
+
+
+def guess(llm: LLMEngine, cache_salt: str | None) -> tuple[list[int], int]:
+    return guessed(lambda prompt: cached(llm, prompt, cache_salt))
 
 
 def test_a_stranger_finds_a_pin_in_a_shared_cache():

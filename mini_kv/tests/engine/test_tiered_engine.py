@@ -14,10 +14,15 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine
-from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.engine.small_models import (
+    VOCAB_SIZE,
+    alone,
+    first_samples,
+    prompts_with_shared_prefixes,
+)
+from mini_kv.tests.engine.test_says_the_same import MODELS
 from mini_kv.tests.tiers.tiers_driver import TROUBLES, FakeServer
 from mini_kv.tiers.background import Inline, Thread, Worker
 from mini_kv.tiers.memory_tier import MemoryTier
@@ -35,12 +40,6 @@ SMALL_POOL = EngineConfig(
     debug_poison=True,
     scheduler=SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6, scheduler_reserve_full_isl=False),
 )
-MODELS = {
-    "full": small_model(),
-    "one window layer of two": small_model(sliding_window=6, window_layers=(1,)),
-    "windows everywhere": small_model(sliding_window=5, window_layers=(0, 1)),
-    "one full layer of three": small_model(sliding_window=7, window_layers=(0, 2), layers=3),
-}
 
 
 def engine(
@@ -55,7 +54,7 @@ def engine(
 
 def texts(llm: LLMEngine, prompts: list[list[int]]) -> list[list[int]]:
     """Return what the engine says."""
-    return [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+    return first_samples(llm.generate(prompts, GREEDY))
 
 
 @pytest.mark.parametrize("make_worker", [Inline, Thread])
@@ -172,56 +171,6 @@ def test_a_server_in_trouble(trouble: str) -> None:
         assert texts(llm, prompts) == alone(MODELS["full"], prompts, 12)
     if trouble in ("down", "slow"):
         assert sum(remote.failures.values()) - remote.failures["breaker open"] == 3
-
-
-def test_a_model_that_fails_in_the_middle(tmp_path: Path) -> None:
-    """The step is taken back, its requests are aborted; nothing of it is found later, and the rest goes on."""
-    prompts = prompts_with_shared_prefixes(14)
-    model = FailsSometimes(MODELS["full"])
-    tiers = open_tiers(TierConfig(memory_bytes=6_000, disk_folder=tmp_path), Inline)
-    with TieredEngine(model, config=SMALL_POOL, tiers=tiers) as llm:  # type: ignore[arg-type]
-        for number in range(60):
-            llm.add_request(str(number), prompts[number % 14], GREEDY)
-        said: dict[str, list[int]] = {}
-        num_failures = 0
-        while llm.has_unfinished_requests:
-            try:
-                for delta in llm.step():
-                    said.setdefault(delta.request_id, []).extend(delta.new_token_ids)
-            except ArithmeticError:
-                num_failures += 1
-            assert list(find_violations(llm.kv_cache_manager)) == []
-        expected = alone(MODELS["full"], prompts, 12)
-        complete = [number for number, tokens in said.items() if len(tokens) == 12]
-        assert num_failures > 1 and len(complete) > 20
-        assert [said[number] for number in complete] == [expected[int(number) % 14] for number in complete]
-        assert llm.connector.counts["promoted"] > 10
-
-
-class FailsSometimes:
-    """A model whose every 29th forward raises, after half of its layers have written."""
-
-    def __init__(self, model: TinyLlama) -> None:
-        self._model = model
-        self._num_calls = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._model, name)
-
-    def forward(self, token_ids: object, positions: object, attend: object, *rest: object) -> object:
-        """As the model's, or not."""
-        self._num_calls += 1
-        if self._num_calls % 29 == 0:
-            first = iter([True])
-
-            def one_layer(*args: object) -> object:
-                if not next(first, False):
-                    raise ArithmeticError
-                assert callable(attend)
-                return attend(*args)
-
-            return self._model.forward(token_ids, positions, one_layer, *rest)  # type: ignore[arg-type]
-        return self._model.forward(token_ids, positions, attend, *rest)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_opened() -> None:

@@ -15,18 +15,12 @@ from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.drafts import SpeculativeConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.test_says_the_same import debug_manager
-from mini_kv.tiers.background import Inline
-from mini_kv.tiers.tier_config import TierConfig, open_tiers
 
 WINDOW = 32
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 ROOMY = EngineConfig(block_size=8, num_blocks=1200, debug_poison=True)
 CONFIGS = {
-    "roomy": ROOMY,
-    "no prefix caching": replace(ROOMY, enable_prefix_caching=False),
-    "prompts in small chunks": replace(ROOMY, scheduler=SchedulerConfig(max_num_batched_tokens=11)),
     "few blocks": replace(
         ROOMY,
         num_blocks=60,
@@ -34,6 +28,7 @@ CONFIGS = {
     ),
     "drafts": replace(ROOMY, speculative_config=SpeculativeConfig(4, prompt_lookup_min=1, prompt_lookup_max=3)),
 }
+"""What else an engine may do to layers with windows is in test_says_the_same and test_tiered_engine."""
 
 
 @cache
@@ -92,17 +87,6 @@ def test_the_words_are_those_of_no_sharing(name):
         assert llm.stats.num_accepted_tokens > 0
 
 
-@pytest.mark.slow
-def test_asked_again_the_prompts_are_found_as_far_as_all_groups_have_them():
-    """A window's blocks that were left behind are free, and found while none has needed them: in a roomy pool, all."""
-    llm = engine(ROOMY)
-    said(llm)
-    found = llm.kv_cache_manager.prefix_cache_stats.hits
-    assert said(llm) == right()
-    again = llm.kv_cache_manager.prefix_cache_stats.hits - found
-    assert again == sum((len(prompt) - 1) // 8 * 8 for prompt in prompts())
-
-
 def test_a_layer_with_a_window_gives_back_what_it_has_passed():
     """While it writes, a text of 120 tokens holds 15 blocks where all is seen, and 5 per layer with a window of 32."""
     llm = engine(ROOMY)
@@ -113,24 +97,6 @@ def test_a_layer_with_a_window_gives_back_what_it_has_passed():
         if len(held) == 23:
             break
     assert held[-1] == [5, 5, 15]
-
-
-@pytest.mark.slow
-def test_forks_say_the_same_three_times():
-    llm = engine(ROOMY)
-    outputs = llm.generate([list(prompt) for prompt in prompts()[-5:]], GREEDY, n=3)
-    assert [tuple(each.token_ids) for output in outputs for each in output.outputs] == [
-        answer for answer in right()[-5:] for _ in range(3)
-    ]
-
-
-@pytest.mark.slow
-def test_over_tiers_the_words_stay():
-    model, tokenizer = exact()
-    tiers = open_tiers(TierConfig(memory_bytes=64 << 20), Inline)
-    with TieredEngine(model, tokenizer, CONFIGS["few blocks"], tiers=tiers) as llm:
-        assert said(llm) == said(llm) == right()
-        assert llm.connector.counts["promoted"] > 0
 
 
 def test_one_line_lets_it_speak():

@@ -43,26 +43,23 @@ LLAMA_3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 GPT_OSS = next(pattern for pattern, whose in KNOWN_PATTERNS.items() if whose == "GPT-OSS")
+
+
+def sequence(*steps: object) -> dict[str, object]:
+    """Return a pre-tokenizer that takes these steps."""
+    return {"type": "Sequence", "pretokenizers": [*steps]}
+
+
+def split(pattern: object) -> dict[str, object]:
+    """Return the step that cuts by this pattern."""
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
 PRE_TOKENIZERS = {
     "GPT-2": TO_BYTES | {"use_regex": True},
-    "SmolLM2": {
-        "type": "Sequence",
-        "pretokenizers": [{"type": "Digits", "individual_digits": True}, TO_BYTES | {"use_regex": True}],
-    },
-    "Llama 3": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated", "invert": False},
-            TO_BYTES,
-        ],
-    },
-    "by a string": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Split", "pattern": {"String": "s."}, "behavior": "Isolated", "invert": False},
-            TO_BYTES,
-        ],
-    },
+    "SmolLM2": sequence({"type": "Digits", "individual_digits": True}, TO_BYTES | {"use_regex": True}),
+    "Llama 3": sequence(split({"Regex": LLAMA_3}), TO_BYTES),
+    "by a string": sequence(split({"String": "s."}), TO_BYTES),
 }
 
 
@@ -81,12 +78,6 @@ def theirs():
 def special(**changes: object) -> dict[str, object]:
     """Return an added token, that of the small model if nothing is changed."""
     return {"id": 0, "content": "<|end|>", "special": True} | changes
-
-
-def cut_by(pattern: object, times: int = 1) -> dict[str, object]:
-    """Return a pre-tokenizer that cuts by this pattern, or by it several times."""
-    step = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [step] * times}
 
 
 def changed(tmp_path: Path, **changes: object) -> Path:
@@ -251,13 +242,13 @@ class TestErrors:
             ({"model__merges": [["a"]]}, "is not a tokenizer: ValueError: not enough values to unpack"),
             ({"model__merges": {"a": "b"}}, "is not a tokenizer: ValueError: not enough values to unpack"),
             (
-                {"pre_tokenizer": cut_by({"Regex": "(a+)+$"})},
+                {"pre_tokenizer": sequence(split({"Regex": "(a+)+$"}))},
                 "cuts texts by '(a+)+$', which is not one of the known patterns",
             ),
-            ({"pre_tokenizer": cut_by({"Regex": ["a"]})}, "is not a tokenizer: TypeError: "),
-            ({"pre_tokenizer": cut_by({"Regex": GPT_2}, times=9)}, "cuts texts by more than 8 patterns"),
+            ({"pre_tokenizer": sequence(split({"Regex": ["a"]}))}, "is not a tokenizer: TypeError: "),
+            ({"pre_tokenizer": sequence(*[split({"Regex": GPT_2})] * 9)}, "cuts texts by more than 8 patterns"),
             (
-                {"pre_tokenizer": cut_by({"Regex": GPT_OSS})},
+                {"pre_tokenizer": sequence(split({"Regex": GPT_OSS}))},
                 f"cuts texts by {GPT_OSS!r}, which is not supported: bad es",
             ),
         ],

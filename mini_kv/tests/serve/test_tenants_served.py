@@ -11,12 +11,10 @@ from typing import Any
 
 from starlette.routing import Route
 
+from mini_kv.tests.engine.test_tenants import LETTER, PIN, STOP, guessed
 from mini_kv.tools.serve.app import make_app
 from mini_kv.tools.serve.tenants import Tenants
 
-LETTER = [11, 12, 13]
-"""What all letters begin with; then come four digits, which are tokens 0 to 9, and a full stop."""
-STOP, PIN = 10, [4, 8, 6, 2]
 ANN, BOB = "the-key-of-ann", "the-key-of-bob"
 
 
@@ -30,18 +28,7 @@ def cached(endpoint, prompt, key=None, **body):
 
 
 def guess(endpoint, key=None, **body):
-    """Try digit after digit, and keep each that the cache knows; return the PIN, as far as found, and the probes."""
-    found: list[int] = []
-    num_probes = tried = 0
-    while len(found) < len(PIN) and tried < 10:
-        num_cached = cached(endpoint, [*LETTER, *found, tried, STOP], key, **body)
-        num_probes += 1
-        if num_cached is not None and num_cached > len(LETTER) + len(found):
-            found.append(tried)
-            tried = 0
-        else:
-            tried += 1
-    return found, num_probes
+    return guessed(lambda prompt: cached(endpoint, prompt, key, **body))
 
 
 def test_without_keys_a_stranger_finds_the_pin(serve):

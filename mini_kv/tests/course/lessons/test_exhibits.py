@@ -2,7 +2,6 @@
 
 import re
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,6 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.course.given.faulty_parts import FREED_TWICE, AnyOrder, CountsAgain, GroupByGroup, HitsTheLastToken
 from mini_kv.course.lessons.exhibits import error_of, reported_rate, sent_twice, still_found, texts
-
-CHAPTER = Path(__file__).parents[4] / "book" / "docs" / "chapters" / "five-bugs-that-were-real.md"
 
 
 def test_a_hit_on_every_token_leaves_nothing_to_compute():

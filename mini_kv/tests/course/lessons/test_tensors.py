@@ -1,6 +1,5 @@
 """The numbers of the notebooks on slots, online softmax and quantisation."""
 
-import doctest
 import math
 import re
 from pathlib import Path
@@ -23,10 +22,6 @@ from mini_kv.course.lessons.tensors import (
 )
 from mini_kv.story.scenario import ScenarioPlayer, load_scenario
 from mini_kv.tests.test_predictions import ABOUT_ATTENTION
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(tensors) == (0, 1)
 
 
 def test_the_steps_are_those_of_the_figure():

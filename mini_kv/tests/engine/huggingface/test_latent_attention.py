@@ -1,7 +1,5 @@
 """Multi-head latent attention in the whole engine: one vector per token and layer, in 8 bits, in tiers, and refused."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -15,9 +13,6 @@ from mini_kv.engine.hf.hf_checkpoint import load_huggingface
 from mini_kv.engine.latent_attention import Latents, attend_to_latents
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.tiered_engine import TieredEngine
-from mini_kv.tiers.memory_tier import MemoryTier
-from mini_kv.tiers.tiered_cache import TieredCache
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
 SHORT = EngineConfig(
@@ -42,30 +37,6 @@ def test_the_memory_holds_one_vector_per_token_and_layer(made):
     kv_cache, _ = engine.model_runner.layers[0]
     assert isinstance(kv_cache, PagedKVCache)
     assert kv_cache.k_cache.data_ptr() == kv_cache.v_cache.data_ptr()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cache_dtype", ["int8_per_token_head", "fp8"])
-def test_in_8_bits_each_prompt_says_what_it_says_alone(cache_dtype, made):
-    checkpoint = made("deepseek_v2")
-    model, _ = load_huggingface(checkpoint.folder)
-    prompts = checkpoint.prompts[-8:]
-    engine = LLMEngine(model, config=replace(SHORT, kv_cache_dtype=cache_dtype))
-    roomy = EngineConfig(4, 100, enable_prefix_caching=False, kv_cache_dtype=cache_dtype)
-    expected = [said(LLMEngine(model, config=roomy), [prompt])[0] for prompt in prompts]
-    assert said(engine, prompts) == expected
-    assert said(engine, prompts) == expected
-    assert engine.scheduler.num_preemptions > 0
-
-
-@pytest.mark.slow
-def test_what_the_pool_evicts_comes_back_from_memory_and_is_the_same_vector(made):
-    checkpoint = made("deepseek_v3")
-    model, _ = load_huggingface(checkpoint.folder)
-    with TieredEngine(model, config=SHORT, tiers=TieredCache(MemoryTier(1 << 20))) as engine:
-        assert said(engine, checkpoint.prompts) == checkpoint.answers
-        assert said(engine, checkpoint.prompts) == checkpoint.answers
-        assert engine.connector.counts["promoted"] > 10
 
 
 class Shape:

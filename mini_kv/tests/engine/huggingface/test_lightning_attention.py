@@ -63,27 +63,40 @@ def test_while_it_writes_a_request_holds_two_states_at_most_and_all_of_its_keys(
 
 
 @pytest.mark.slow
-def test_what_the_pool_evicts_comes_back_from_memory_and_is_the_same_state(made):
-    checkpoint = made("minimax")
+@pytest.mark.parametrize(("name", "num_blocks"), [("minimax", 32), ("deepseek_v3", 16)])
+def test_what_the_pool_evicts_comes_back_from_memory_and_is_the_same(name, num_blocks, made):
+    """A state, and a latent vector."""
+    checkpoint = made(name)
     model, _ = load_huggingface(checkpoint.folder)
-    with TieredEngine(model, config=SHORT, tiers=TieredCache(MemoryTier(1 << 20))) as engine:
+    config = replace(SHORT, num_blocks=num_blocks)
+    with TieredEngine(model, config=config, tiers=TieredCache(MemoryTier(1 << 20))) as engine:
         assert said(engine, checkpoint.prompts) == checkpoint.answers
         assert said(engine, checkpoint.prompts) == checkpoint.answers
         assert engine.connector.counts["promoted"] > 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cache_dtype", "block_size"), [("int8_per_token_head", 12), ("fp8", 16)])
-def test_beside_keys_and_values_in_8_bits_each_prompt_says_what_it_says_alone(cache_dtype, block_size, made):
+@pytest.mark.parametrize(
+    ("name", "cache_dtype", "block_size"),
+    [
+        ("minimax", "int8_per_token_head", 12),
+        ("minimax", "fp8", 16),
+        ("deepseek_v2", "int8_per_token_head", 4),
+        ("deepseek_v2", "fp8", 4),
+    ],
+)
+def test_in_8_bits_each_prompt_says_what_it_says_alone(name, cache_dtype, block_size, made):
     """A state stays in 32 bits, and blocks have so many tokens that keys and values take as much room."""
-    checkpoint = made("minimax")
+    checkpoint = made(name)
     model, _ = load_huggingface(checkpoint.folder)
     prompts = checkpoint.prompts[-8:]
-    engine = LLMEngine(model, config=replace(SHORT, kv_cache_dtype=cache_dtype))
+    num_blocks = 32 if name == "minimax" else 16
+    engine = LLMEngine(model, config=replace(SHORT, num_blocks=num_blocks, kv_cache_dtype=cache_dtype))
     roomy = EngineConfig(4, 100, enable_prefix_caching=False, kv_cache_dtype=cache_dtype)
     expected = [said(LLMEngine(model, config=roomy), [prompt])[0] for prompt in prompts]
     assert said(engine, prompts) == said(engine, prompts) == expected
     assert engine.kv_cache_manager.block_size == block_size
+    assert engine.scheduler.num_preemptions > 0 or name == "minimax"
 
 
 def test_without_a_cache_it_says_the_same(made):

@@ -19,7 +19,7 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.dev.recorders.planning import planning_rows
-from mini_kv.tests.test_config_json import PUBLIC
+from mini_kv.tests.test_config_json import PUBLIC, written
 from mini_kv.tools.planning.config_file import FIELDS
 from mini_kv.tools.planning.config_json import read_config
 from mini_kv.tools.planning.models import load_model
@@ -51,12 +51,6 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
-
-
-def written(tmp_path: Path, values: dict[str, Any]) -> Path:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(values), encoding="utf-8")
-    return path
 
 
 def planned(path: Path) -> list[tuple[str, int, int, int]]:
