@@ -31,8 +31,8 @@ _PYTHON_OF_THE_PAGE = tuple(
 _OF_COURSE = ("labkit", "given", "finale", "questions", "commands")
 _FILES = (
     *("conftest.py", "pyproject.toml", "book/course.toml", "mini_kv/course/__init__.py", "mini_kv/labkit/__init__.py"),
-    *(f"mini_kv/{name}.py" for name in ("__init__", "installer", "interrupts", "messages", "progress_line")),
-    *("mini_kv/typed_numbers.py", "mini_kv/tests/skips.py", "mini_kv/tools/__init__.py"),
+    *(f"mini_kv/{name}.py" for name in ("__init__", "command_output", "installer", "interrupts", "messages")),
+    *("mini_kv/progress_line.py", "mini_kv/typed_numbers.py", "mini_kv/tests/skips.py", "mini_kv/tools/__init__.py"),
     *(f"mini_kv/{room}/**/*.py" for room in ("core", "policy", "story", "tools/planning")),
     *(f"mini_kv/course/{room}/**/*.py" for room in _OF_COURSE),
     *(f"mini_kv/story/{name}" for name in ("*.json", "languages/*.json", "puzzles/*.toml")),
