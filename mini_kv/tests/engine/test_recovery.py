@@ -22,7 +22,7 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.failing_stories import Fuse, Play, make_story
-from mini_kv.tests.engine.small_models import alone, first_samples, small_model
+from mini_kv.tests.engine.small_models import alone, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 
 NUM_STORIES = 50
@@ -134,19 +134,16 @@ def test_an_interrupt_at_any_line_of_add_request_adds_nothing():
 # The same as stories, one reason at a time.
 
 
-def failing(base: type, name: str, error: type[BaseException]) -> Any:
-    """Return a class whose method raises, before it has done anything, as often as `num_failures` tells it to."""
+class Breaks(ModelRunner):
+    """Fails before it has looked at a step, as often as it is told to."""
 
-    def fails(self, *args, **options):
+    num_failures = 0
+
+    def execute_model(self, output):
         if self.num_failures:
             self.num_failures -= 1
-            raise error
-        return getattr(base, name)(self, *args, **options)
-
-    return type("Failing", (base,), {"num_failures": 0, name: fails})
-
-
-Breaks = failing(ModelRunner, "execute_model", KeyboardInterrupt)
+            raise KeyboardInterrupt
+        return super().execute_model(output)
 
 
 def engine(tokenizer=None, *, max_num_seqs: int = 2, num_blocks: int = 20, **parts) -> LLMEngine:
@@ -169,7 +166,7 @@ def test_two_interrupts_cost_two_steps_and_no_row():
     for i in range(6):
         llm.add_request(f"r{i}", PROMPTS[i % 3], GREEDY)
     llm.step()
-    cast(Any, llm.model_runner).num_failures = 2
+    cast(Breaks, llm.model_runner).num_failures = 2
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             llm.step()
@@ -185,14 +182,23 @@ def test_a_request_that_runs_but_is_not_in_the_step_goes_on():
     llm.add_request("a", [3], GREEDY)
     llm.add_request("b", [2], GREEDY)
     llm.step()
-    cast(Any, llm.model_runner).num_failures = 1
+    cast(Breaks, llm.model_runner).num_failures = 1
     with pytest.raises(KeyboardInterrupt):
         llm.step()
     assert words(llm) == {"b": alone(MODEL, [[2]], 6)[0]}
 
 
 def test_a_tokenizer_that_fails_costs_the_requests_of_its_step():
-    tokenizer = failing(Letters, "decode_bytes", LookupError)()
+    class Stumbles(Letters):
+        num_failures = 0
+
+        def decode_bytes(self, ids):
+            if self.num_failures:
+                self.num_failures -= 1
+                raise LookupError(ids)
+            return super().decode_bytes(ids)
+
+    tokenizer = Stumbles()
     llm = engine(tokenizer, max_num_seqs=1)
     llm.add_request("stumbles", PROMPTS[0], GREEDY)
     llm.add_request("waits", PROMPTS[1], GREEDY)
@@ -205,11 +211,20 @@ def test_a_tokenizer_that_fails_costs_the_requests_of_its_step():
 
 
 def test_an_exception_while_a_step_is_planned_costs_nothing():
-    llm = engine(make_manager=failing(KVCacheManager, "get_computed_blocks", MemoryError))
+    class Forgetful(KVCacheManager):
+        num_failures = 0
+
+        def get_computed_blocks(self, request):
+            if self.num_failures:
+                self.num_failures -= 1
+                raise MemoryError
+            return super().get_computed_blocks(request)
+
+    llm = engine(make_manager=Forgetful)
     llm.add_request("a", PROMPTS[0], GREEDY)
     llm.step()
     llm.add_request("b", PROMPTS[1], GREEDY)
-    cast(Any, llm.kv_cache_manager).num_failures = 3
+    cast(Forgetful, llm.kv_cache_manager).num_failures = 3
     for _ in range(3):
         with pytest.raises(MemoryError):
             llm.step()
@@ -305,7 +320,7 @@ def test_requests_that_are_never_let_in_are_an_error_and_no_endless_loop(call):
         list(getattr(llm, call)(PROMPTS, GREEDY))
     assert not llm.has_unfinished_requests and not llm.scheduler.has_unfinished_requests
     cast(Refuses, llm.kv_cache_manager).refuses = False
-    assert first_samples(llm.generate(PROMPTS, GREEDY)) == SAID
+    assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)] == SAID
 
 
 @pytest.mark.timeout(1200)
@@ -313,7 +328,7 @@ def test_generate_can_be_interrupted_anywhere_and_used_again():
     short = SamplingParams(max_tokens=2, temperature=0)
 
     def generate(llm):
-        return first_samples(llm.generate(PROMPTS[:2], short))
+        return [output.outputs[0].token_ids for output in llm.generate(PROMPTS[:2], short)]
 
     generate(engine(num_blocks=8))  # what is done only once in a process is done
     counted = Fuse()

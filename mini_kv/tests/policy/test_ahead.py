@@ -1,4 +1,4 @@
-"""The experiment of the chapter *Who should go*, evicting ahead of need: hits that might have come are lost, and nothing is won."""
+"""Evicting ahead of need, as *Who should go* tells it: hits that might have come are lost, and nothing is won."""
 
 from collections.abc import Iterable
 from functools import partial
