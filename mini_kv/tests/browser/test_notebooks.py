@@ -33,6 +33,8 @@ NAMES = [
     )
     for path in ALL
 ]
+PORT_TAKEN = "Kernel died before replying to kernel_info"
+"""Jupyter looks for free ports before its kernel takes them. Of two kernels that start at once one may come too late."""
 OFFLINE = "--config=notebooks/.nbconvert/offline.json"
 STORY = load_scenario("one-question-twice")
 OURS = ("kv-story", "kv-chain", "figure", "details", "summary")
@@ -52,7 +54,10 @@ def nbconvert(tmp_path_factory):
 
     def convert(folder, *arguments):
         command = [sys.executable, "-m", "nbconvert", f"--output-dir={folder}", *map(str, arguments)]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        for _ in range(3):
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            if PORT_TAKEN not in done.stderr:
+                break
         assert done.returncode == 0, done.stderr[-3000:]
         return folder
 
