@@ -219,8 +219,10 @@ INFO 11-28 10:00:00 [core.py:94] Initializing a V1 LLM engine (v0.33.0) with con
 speculative_config=SpeculativeConfig(method='mtp', num_speculative_tokens=2), ...
 INFO 11-28 10:00:01 [config.py:301] Setting attention block size to 528 tokens to ensure that attention page size is >=
 INFO 11-28 10:00:09 [kv_cache_utils.py:1216] GPU KV cache size: 109,376 tokens, Maximum concurrency ...
-INFO 11-28 10:01:00 [loggers.py:123] Running: 3 reqs, GPU KV cache usage: 12.3%, Prefix cache hit rate: 45.6%
-INFO 11-28 10:02:00 [loggers.py:123] Running: 3 reqs, GPU KV cache usage: 12.3%, Prefix cache hit rate: 0.0%
+INFO 11-28 10:01:00 [loggers.py:123] Engine 000: Running: 3 reqs, Prefix cache hit rate: 45.6%, MM cache hit rate: 9.0%
+INFO 11-28 10:01:30 [loggers.py:123] Engine 001: Running: 0 reqs, Prefix cache hit rate: 88.0%
+WARNING 11-28 10:01:40 [block_pool.py:884] Failed to reset prefix cache because some blocks (3) are not freed yet
+INFO 11-28 10:02:00 [loggers.py:123] Engine 000: Prefix cache hit rate: 0.0%, External prefix cache hit rate: 7.0%
 """
 SGLANG_LOG = """
 [2026-11-28 10:00:00] server_args=ServerArgs(page_size=1, disable_radix_cache=False, ...)

@@ -119,9 +119,7 @@ def _vllm(sums: dict[str, float], info: dict[str, str], lengths: tuple[tuple[flo
         return int(sums[f"vllm:{name}"]) if f"vllm:{name}" in sums else None
 
     block_size, num_blocks = (_whole(info.get(name)) for name in ("block_size", "num_gpu_blocks"))
-    pool = _whole(info.get("kv_cache_size_tokens"))
-    if pool is None and block_size and num_blocks:
-        pool = block_size * (num_blocks - 1)
+    pool = block_size * (num_blocks - 1) if block_size and num_blocks else _whole(info.get("kv_cache_size_tokens"))
     return Counters(
         "vLLM",
         number("prefix_cache_queries_total"),
@@ -161,7 +159,7 @@ def read_log(text: str, source: str = "the log") -> Counters:
     """Return what the lines of a log say. Raises `ConfigError` if none of vLLM or SGLang is about the cache."""
     prefills = re.findall(r"#new-token: (\d+), #cached-token: (\d+)", text)
     pool = _first(r"KV cache size: ([\d,]+) tokens|max_total_num_tokens=(\d+)", text)
-    rates = tuple(float(rate) / 100 for rate in re.findall(r"[Cc]ache hit rate: ([\d.]+)\s?%", text))
+    rates = _rates(text)
     caching = re.findall(r"enable_prefix_caching['\"]?[=:]\s?(True|False)", text)
     off = "disable_radix_cache=True" in text
     if not (prefills or pool or rates or caching):
@@ -179,8 +177,19 @@ def read_log(text: str, source: str = "the log") -> Counters:
         caching=False if off or caching[-1:] == ["False"] else (True if caching or prefills else None),
         drafts=drafts,
         rates=rates,
-        resets=len(re.findall(r"[Rr]eset prefix cache|Cache flushed", text)),
+        resets=len(re.findall(r"Successfully reset prefix cache|Cache flushed", text)),
     )
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    """Return the logged hit rates of the engine that logs most: engines of one server take lines in turn."""
+    by_engine: dict[str, list[float]] = defaultdict(list)
+    for line in text.splitlines():
+        rate = re.search(r"(?<!External )[Pp]refix cache hit rate: ([\d.]+)%", line)
+        if rate is not None:
+            engine = re.search(r"Engine (\d+)", line)
+            by_engine[engine[1] if engine else ""].append(float(rate[1]) / 100)
+    return tuple(max(by_engine.values(), key=len, default=()))
 
 
 def _first(pattern: str, text: str) -> int | None:
