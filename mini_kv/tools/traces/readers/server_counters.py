@@ -189,7 +189,7 @@ def _rates(text: str) -> tuple[float, ...]:
         if rate is not None:
             engine = re.search(r"Engine (\d+)", line)
             by_engine[engine[1] if engine else ""].append(float(rate[1]) / 100)
-    return tuple(max(by_engine.values(), key=len, default=()))
+    return max(map(tuple, by_engine.values()), key=len, default=())
 
 
 def _first(pattern: str, text: str) -> int | None:
