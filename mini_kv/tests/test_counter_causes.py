@@ -159,7 +159,7 @@ def test_10_all_that_can_be_found_is_found() -> None:
     """The rest is each request's own, and the pool was never full."""
     server = Server()
     assert [server.ask(SYSTEM + own(number)) for number in range(5)] == [0, 32, 32, 32, 32]
-    assert server.cause() == (Cause.DIFFERENT, True)
+    assert server.cause() == (Cause.ALL_FOUND, True)
 
 
 def test_11_the_rate_falls_to_0_after_a_reset() -> None:

@@ -29,6 +29,7 @@ class Cause(StrEnum):
     EVICTED = "evictions"
     RESET = "reset"
     DIFFERENT = "different prompts"
+    ALL_FOUND = "the cache finds what it can"
     UNKNOWN = "unknown"
 
 
@@ -155,7 +156,7 @@ def _found(counters: Counters, blocks: BlockLengths) -> Answer:
         return Answer(Cause.EVICTED, False, (said, evicted), TRACE)
     if kept := _nothing_evicted(counters, blocks):
         rest = "The rest begins no earlier prompt that may share, or is shorter than a block."
-        return Answer(Cause.DIFFERENT, blocks.shortest == blocks.shortest_without_drafts, (said, *kept, rest))
+        return Answer(Cause.ALL_FOUND, blocks.shortest == blocks.shortest_without_drafts, (said, *kept, rest))
     return Answer(Cause.UNKNOWN, False, (said,), TRACE)
 
 
