@@ -144,8 +144,12 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
         yield Answer(cause, False, (said, why), PAIR)
     if evicted := _evicted(counters):
         yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
-    why = "Prompts differ at their beginning (a date, a name, an id), or may not share (a salt, an adapter, an image)."
-    yield Answer(Cause.DIFFERENT, False, (said, *_nothing_evicted(counters, blocks), why), PAIR)
+    why = [
+        "Prompts differ at their beginning (a date, a name, an id), or may not share (a salt, an adapter, an image)."
+    ]
+    if blocks.is_late:
+        why.append("Or they share, and no state or window was kept where they part: --prefix-cache-retention-interval.")
+    yield Answer(Cause.DIFFERENT, False, (said, *_nothing_evicted(counters, blocks), *why), PAIR)
 
 
 def _found(counters: Counters, blocks: BlockLengths) -> Answer:

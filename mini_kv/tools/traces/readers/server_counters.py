@@ -185,7 +185,7 @@ def _rates(text: str) -> tuple[float, ...]:
     """Return the logged hit rates of the engine that logs most: engines of one server take lines in turn."""
     by_engine: dict[str, list[float]] = defaultdict(list)
     for line in text.splitlines():
-        rate = re.search(r"(?<!External )[Pp]refix cache hit rate: ([\d.]+)%", line)
+        rate = re.search(r"(?<!External )[Pp]refix cache hit rate: (?:GPU: )?([\d.]+)%", line)
         if rate is not None:
             engine = re.search(r"Engine (\d+)", line)
             by_engine[engine[1] if engine else ""].append(float(rate[1]) / 100)
