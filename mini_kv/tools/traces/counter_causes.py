@@ -144,12 +144,10 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
         yield Answer(cause, False, (said, why), PAIR)
     if evicted := _evicted(counters):
         yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
-    why = [
-        "Prompts differ at their beginning (a date, a name, an id), or may not share (a salt, an adapter, an image)."
-    ]
-    if blocks.is_late:
-        why.append("Or they share, and no state or window was kept where they part: --prefix-cache-retention-interval.")
-    yield Answer(Cause.DIFFERENT, False, (said, *_nothing_evicted(counters, blocks), *why), PAIR)
+    kept = "Or they share, and no state or window was kept where they part: --prefix-cache-retention-interval."
+    early = "Prompts differ at their beginning (a date, a name), or may not share (a salt, an adapter, an image)."
+    excluded = _nothing_evicted(counters, blocks)
+    yield Answer(Cause.DIFFERENT, False, (said, *excluded, early, *[kept] * blocks.is_late), PAIR)
 
 
 def _found(counters: Counters, blocks: BlockLengths) -> Answer:
