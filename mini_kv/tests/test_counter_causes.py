@@ -260,6 +260,19 @@ def test_engines_of_one_server_are_added_and_other_lines_passed_over() -> None:
     assert read_metrics("\n".join([*lines, *odd])) == Counters("vLLM", 100, 100)
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-5", "1e999", "ten", ""])
+def test_a_number_that_cannot_be_is_passed_over(value: str) -> None:
+    lines = ["vllm:prefix_cache_queries_total 50", f"vllm:prefix_cache_hits_total {value}"]
+    buckets = [f'vllm:request_prompt_tokens_bucket{{le="{value}"}} 3', "vllm:request_prompt_tokens_bucket 3"]
+    counters = read_metrics("\n".join([*lines, *buckets]))
+    assert (counters.queries, counters.hits) == (50, None)
+
+
+def test_numbers_that_contradict_each_other_explain_nothing() -> None:
+    answer = explain_counters(Counters("vLLM", 50, 60), BlockLengths(17, 17))
+    assert (answer.cause, answer.is_sure) == (Cause.UNKNOWN, False)
+
+
 def test_a_text_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "text"
     for text, flag, said in (

@@ -10,6 +10,7 @@ Engines of one server are added up. Source: vLLM 0.33, v1/metrics/loggers.py and
 srt/metrics/collector.py and srt/managers.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ SECONDS = 10
 """The longest wait for a server's metrics."""
 MAX_BYTES = 1 << 26
 """Bytes of the longest text that is read."""
+LONGEST = "1e300"
+"""Tokens that no prompt has: the bound of the last bucket."""
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -90,7 +93,9 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
     for name, labels, value in _samples(text):
         sums[name] += value
         if name == "vllm:request_prompt_tokens_bucket":
-            buckets[float(labels["le"])] += value
+            bound = _number(labels.get("le", "").replace("+Inf", LONGEST))
+            if bound is not None:
+                buckets[bound] += value
         elif name.endswith(":cache_config_info"):
             info |= labels
     names = {name.partition(":")[0] for name in sums}
@@ -107,11 +112,18 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         found = _SAMPLE.match(line)
         if found is None:
             continue
-        try:
-            value = float(found[3])
-        except ValueError:
-            continue
-        yield found[1], dict(_LABEL.findall(found[2] or "")), value
+        value = _number(found[3])
+        if value is not None:
+            yield found[1], dict(_LABEL.findall(found[2] or "")), value
+
+
+def _number(text: str) -> float | None:
+    """Return a finite number of at least 0, or `None` for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < math.inf else None
 
 
 def _vllm(sums: dict[str, float], info: dict[str, str], lengths: tuple[tuple[float, int], ...]) -> Counters:
