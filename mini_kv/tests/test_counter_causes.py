@@ -265,7 +265,8 @@ def test_a_number_that_cannot_be_is_passed_over(value: str) -> None:
     lines = ["vllm:prefix_cache_queries_total 50", f"vllm:prefix_cache_hits_total {value}"]
     buckets = [f'vllm:request_prompt_tokens_bucket{{le="{value}"}} 3', "vllm:request_prompt_tokens_bucket 3"]
     counters = read_metrics("\n".join([*lines, *buckets]))
-    assert (counters.queries, counters.hits) == (50, None)
+    lengths = ((1e300, 3),) if value == "+Inf" else ()  # the last bucket has this bound
+    assert (counters.queries, counters.hits, counters.lengths) == (50, None, lengths)
 
 
 def test_numbers_that_contradict_each_other_explain_nothing() -> None:

@@ -90,9 +90,7 @@ def _without_lookups(counters: Counters) -> Iterator[Answer]:
     if counters.queries is None and not counters.rates:
         yield Answer(Cause.UNKNOWN, False, ("No text says how many tokens were looked up.",), METRICS)
     elif counters.queries is not None and (counters.hits or 0) > counters.queries:
-        said = (
-            f"{counters.hits:,} tokens were found, and {counters.queries:,} looked up: the texts do not fit together."
-        )
+        said = f"{counters.hits:,} tokens found of {counters.queries:,} looked up: the texts do not fit together."
         yield Answer(Cause.UNKNOWN, False, (said,), METRICS)
     elif counters.queries == 0 and counters.requests:
         said = f"{counters.requests:,} requests have ended, and no token was looked up."
