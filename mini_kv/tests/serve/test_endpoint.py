@@ -14,6 +14,8 @@ import pytest
 from mini_kv.tests.serve.endpoint import TEXT, offline
 from mini_kv.tools.serve.engine_loop import Mailbox
 from mini_kv.tools.serve.protocol import Fields, read_chat
+from mini_kv.tools.traces.counter_causes import BlockLengths, Cause, explain_counters
+from mini_kv.tools.traces.readers.server_counters import read_metrics
 
 PROMPTS = [f"{text} {number}" for number in range(6) for text in ("The cache", "A block is free when", "Two requests")]
 
@@ -143,6 +145,8 @@ def test_metrics_have_vllms_names_and_the_engines_numbers(serve):
     }
     assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 2.0' in content
     assert 'vllm:cache_config_info{block_size="8",engine="0",num_gpu_blocks="97"} 1.0' in content
+    explained = explain_counters(read_metrics(content), BlockLengths(9, 9))
+    assert (explained.cause, explained.is_sure) == (Cause.ALL_FOUND, True)  # nothing was evicted
 
 
 # Refusals.

@@ -8,7 +8,8 @@ arrivals and answers), `observed_run` (the same with every call recorded), `para
 processes or on a cluster), `league` (compares eviction policies, with 95 % intervals). Then the causes
 of lost hits: `curve` (every pool size at once), `plot` (its drawings), `prefix_overlap` (what earlier prompts had),
 `belady_bound` (the most that any policy finds), `waterfall` (one loss per row), `causes` (their names), `pair` (two
-prompts). `sessions`: the sessions of coding agents. `commands`: the commands.
+prompts), `counter_causes` (what a server's counters explain).
+`sessions`: the sessions of coding agents. `commands`: the commands.
 `small.jsonl` holds 200 requests made by `python -m mini_kv.tools.traces.synthetic`. `agents.sha256` holds digests of
 the sessions that `mini-kv trace fetch agents` downloads. `session-*.jsonl` are made-up sessions.
 """

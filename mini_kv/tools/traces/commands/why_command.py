@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
     AttentionSpec,
+    FullAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
@@ -23,7 +24,9 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
 from mini_kv.tools.planning.flags import Flags, add_flags, check_number, read_flags
+from mini_kv.tools.traces.counter_causes import Answer, BlockLengths, Cause, explain_counters
 from mini_kv.tools.traces.prompt_hashes import Prompt
+from mini_kv.tools.traces.readers.server_counters import Counters, read_log, read_metrics, read_source
 from mini_kv.tools.traces.runners import Setup, sequential
 
 LONGEST = 10_000_000
@@ -41,20 +44,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
     about = "lengths of prompts, or of the prefix that they share"
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[], metavar="N", help=about)
+    group = parser.add_argument_group("what your server says of itself, vLLM or SGLang")
+    about = "its counters: http://HOST:PORT/metrics, or a file with this text"
+    group.add_argument("--metrics", metavar="SOURCE", help=about)
+    group.add_argument("--log", metavar="FILE", help="its log, from the start on")
     add_json_flag(parser)
 
 
 @one_line_errors("why", ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Print the answer and return 0, or 2 with one line on stderr if the model or an option cannot be used."""
+    counters = _counters(args)
     with ProgressLine(sys.stderr, "sending prompts"):
         blocks, rows = answered(args)
+        explained = None if counters is None else explain_counters(counters, lengths_of(blocks, counters))
 
     def lines() -> list[str]:
         helpful = help_of_flags(args.model, blocks, rows)
-        return [*answer(blocks), *table(blocks, rows), *helpful, *more(Path(__file__).parents[4])]
+        explanation = [] if explained is None else _explanation(explained)
+        return [*explanation, *answer(blocks), *table(blocks, rows), *helpful, *more(Path(__file__).parents[4])]
 
-    return print_report(args, lambda: as_dict(blocks, rows), lines)
+    return print_report(args, lambda: as_dict(blocks, rows, explained), lines)
+
+
+def _counters(args: argparse.Namespace) -> Counters | None:
+    """Return what the server's texts say, and let its drafts be the model's, if none are given. `None`: no text."""
+    metrics = None if args.metrics is None else read_metrics(read_source(args.metrics), args.metrics)
+    log = None if args.log is None else read_log(read_source(args.log), args.log)
+    counters = metrics.beside(log) if metrics and log else metrics or log
+    if counters is not None and not args.num_speculative_tokens:
+        args.num_speculative_tokens = counters.drafts or 0
+    return counters
+
+
+def lengths_of(blocks: "Blocks", counters: Counters) -> BlockLengths:
+    """Return the lengths of prompts that can find something on this server. Its own block size counts, if it says one.
+
+    SGLang's tree of prefixes needs no blocks: a hit ends at a page, by default of one token.
+    """
+    if counters.engine == "SGLang":
+        return BlockLengths((counters.block_size or 1) + 1, (counters.block_size or 1) + 1)
+    unit = counters.block_size or 0
+    if unit <= blocks.flags.block_size:  # the default, or the option: the plan knows more
+        unit = blocks.unit
+    num_blocks = 2 if blocks.flags.num_speculative_tokens else 1
+    is_late = (row := _hits_of(blocks, 4 * blocks.unit)).second < row.third
+    is_plain = len(blocks.groups) == 1 and isinstance(blocks.groups[0].kv_cache_spec, FullAttentionSpec)
+    return BlockLengths(num_blocks * unit + 1, unit + 1, is_late, is_plain)
+
+
+def _explanation(explained: Answer) -> list[str]:
+    """Return the lines about the server's counters."""
+    sure = "This is certain" if explained.is_sure else "This is likely, and not certain"
+    verdict = [] if explained.cause is Cause.UNKNOWN else [f"{sure}: {explained.cause}."]
+    record = [f"To know more, record {explained.record}"] if explained.record else []
+    return [*explained.sentences, *verdict, *record, ""]
 
 
 def answered(args: argparse.Namespace) -> tuple["Blocks", list["Hits"]]:
@@ -276,8 +320,8 @@ def more(root: Path) -> list[str]:
     return ["", f"Other causes of a hit rate of zero: {place}"]
 
 
-def as_dict(blocks: Blocks, rows: Sequence[Hits]) -> dict[str, Any]:
-    """Return all figures by name."""
+def as_dict(blocks: Blocks, rows: Sequence[Hits], explained: Answer | None = None) -> dict[str, Any]:
+    """Return all figures by name, and what the server's counters say, if there are some."""
     return {
         "model": blocks.title,
         "hit_alignment_tokens": blocks.unit,
@@ -292,6 +336,7 @@ def as_dict(blocks: Blocks, rows: Sequence[Hits]) -> dict[str, Any]:
             }
             for row in rows
         ],
+        **({} if explained is None else {"counters": asdict(explained)}),
     }
 
 

@@ -3,5 +3,5 @@
 In reading order: `mooncake` (the file format of published traces), `token_trace` (requests whose tokens are known),
 `qwen_bailian`, `agents` (sessions of coding agents), `texts`, `chats` and
 `prompt_tokenizer` (prompts and chats, with a tokenizer.json), `request_logs` (vLLM's and SGLang's), `formats` (which of
-these a file is).
+these a file is). `server_counters` reads no requests, but a server's metrics and its log.
 """

@@ -1,0 +1,197 @@
+"""Why a server's hit rate is what it is, as far as its counters and its log can tell.
+
+    all prompts at most 500 tokens, blocks of 528   none is long enough                             sure
+    95,000 tokens written, 109,376 in the pool      nothing was evicted                             sure
+    3 preemptions                                   the pool was full: cached blocks were evicted   likely
+    0 hits in 400 long prompts, nothing evicted     they differ early, or may not share             one of two
+
+Counters have no texts. So they never tell which of two prompts differs, or how much would have been found in a larger
+pool. In these cases the answer names the one thing to record.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mini_kv.tools.traces.readers.server_counters import Counters
+
+
+class Cause(StrEnum):
+    """A cause of a hit rate."""
+
+    NO_REQUEST = "no request"
+    OFF = "prefix caching is off"
+    NOT_ASKED = "no lookup"
+    SHORT = "short prompts"
+    DRAFTS = "drafts"
+    LATE = "retention"
+    EVICTED = "evictions"
+    RESET = "reset"
+    DIFFERENT = "different prompts"
+    ALL_FOUND = "the cache finds what it can"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLengths:
+    """What is known of the model's blocks, in tokens."""
+
+    shortest: int
+    """The shortest prompt that can find anything."""
+    shortest_without_drafts: int
+    is_late: bool = False
+    """Whether a shared prefix is found by the third request, and not by the second."""
+    is_plain: bool = True
+    """Whether all layers keep all tokens, in blocks of one table: then tokens written are tokens of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A cause, with the sentences that prove it."""
+
+    cause: Cause
+    is_sure: bool
+    """Whether the counters leave no other explanation."""
+    sentences: tuple[str, ...]
+    record: str = ""
+    """The one thing to record next, if there is one."""
+
+
+PAIR = "two prompts that should share, as two lines of tokens or texts: mini-kv explain --pair A B"
+TRACE = "your traffic as a trace, an hour of it: mini-kv curve TRACE, and mini-kv explain TRACE --num-blocks N"
+METRICS = "the server's metrics, beside the log: --metrics http://HOST:PORT/metrics"
+FALLEN, HIGH = 0.02, 0.1
+"""Logged hit rates that count as nothing, and as something."""
+
+
+def explain_counters(counters: Counters, blocks: BlockLengths) -> Answer:
+    """Return what explains the hit rate. The first cause that the counters prove counts."""
+    return next(_answers(counters, blocks))
+
+
+def _answers(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
+    """Yield the causes that fit, the surest first. The last one always fits."""
+    yield from _without_lookups(counters)
+    yield from _too_short(counters, blocks)
+    yield from _fallen(counters, blocks)
+    if counters.queries is None:
+        said = f"The logged hit rate is {counters.rates[-1]:.0%}, and a log has no other numbers of hits."
+        yield Answer(Cause.UNKNOWN, False, (said,), METRICS)
+    elif not counters.hits:
+        yield from _nothing_found(counters, blocks)
+    else:
+        yield _found(counters, blocks)
+
+
+def _without_lookups(counters: Counters) -> Iterator[Answer]:
+    if counters.caching is False:
+        yield Answer(Cause.OFF, True, ("Prefix caching is off: vLLM's flag is --enable-prefix-caching.",))
+    if counters.queries is None and not counters.rates:
+        yield Answer(Cause.UNKNOWN, False, ("No text says how many tokens were looked up.",), METRICS)
+    elif counters.queries is not None and (counters.hits or 0) > counters.queries:
+        said = f"{counters.hits:,} tokens found of {counters.queries:,} looked up: the texts do not fit together."
+        yield Answer(Cause.UNKNOWN, False, (said,), METRICS)
+    elif counters.queries == 0 and counters.requests:
+        said = f"{counters.requests:,} requests have ended, and no token was looked up."
+        why = "Either prefix caching is off, or every request asked for the log-probabilities of its prompt."
+        yield Answer(Cause.NOT_ASKED, False, (said, why), "the log from the server's start on: --log")
+    elif counters.queries == 0:
+        yield Answer(Cause.NO_REQUEST, True, ("No request has been looked up yet.",))
+
+
+def _too_short(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
+    """Yield the answer for prompts of which none is long enough, by the longest that was counted."""
+    if not counters.lengths or counters.hits:
+        return
+    total = counters.lengths[-1][1]
+    longest = next(bound for bound, count in counters.lengths if count == total)
+    if not total or longest >= blocks.shortest:
+        return
+    said = f"All {total:,} prompts have at most {longest:,.0f} tokens. The shortest that finds anything has"
+    if longest >= blocks.shortest_without_drafts:
+        without = f"With drafts a hit drops its last block. Without them it is {blocks.shortest_without_drafts:,}."
+        yield Answer(Cause.DRAFTS, True, (f"{said} {blocks.shortest:,} with drafts.", without))
+    else:
+        yield Answer(Cause.SHORT, True, (f"{said} {blocks.shortest:,}.",))
+
+
+def _fallen(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
+    """Yield the answers for a logged rate that was high and is nothing now."""
+    rates = counters.rates
+    if len(rates) < 4 or max(rates[:-2]) < HIGH or max(rates[-2:]) > FALLEN:
+        return
+    said = f"The logged hit rate was {max(rates[:-2]):.0%} and fell to {rates[-1]:.0%}."
+    kept = _nothing_evicted(counters, blocks)
+    if counters.resets:
+        times = "once" if counters.resets == 1 else f"{counters.resets:,} times"
+        yield Answer(Cause.RESET, False, (said, f"The log says that the cache was emptied {times}."), PAIR)
+    if evicted := _evicted(counters):
+        yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+    if kept:
+        why = "So newer prompts differ from those before at their beginning, or may not share with them."
+        yield Answer(Cause.DIFFERENT, False, (said, *kept, why), PAIR)
+    why = "Either the pool is full since then, or the prompts have changed. The counters would tell."
+    yield Answer(Cause.UNKNOWN, False, (said, why), METRICS)
+
+
+def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
+    said = f"Of {counters.queries:,} tokens of prompts none was found."
+    if blocks.is_late and counters.requests is not None and counters.requests <= 2:
+        why = "The second request that shares a prefix shows where to keep a state or a window. The third finds it."
+        yield Answer(Cause.LATE, False, (said, why), "the counters again, after a third request")
+    mean = (counters.queries or 0) / counters.requests if counters.requests else math.inf
+    if mean < blocks.shortest:
+        cause = Cause.DRAFTS if mean >= blocks.shortest_without_drafts else Cause.SHORT
+        why = f"A prompt has {mean:,.0f} tokens on average, and the shortest that finds anything {blocks.shortest:,}."
+        yield Answer(cause, False, (said, why), PAIR)
+    if evicted := _evicted(counters):
+        yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+    kept = "Or they share, and no state or window was kept where they part: --prefix-cache-retention-interval."
+    early = "Prompts differ at their beginning (a date, a name), or may not share (a salt, an adapter, an image)."
+    excluded = _nothing_evicted(counters, blocks)
+    yield Answer(Cause.DIFFERENT, False, (said, *excluded, early, *[kept] * blocks.is_late), PAIR)
+
+
+def _found(counters: Counters, blocks: BlockLengths) -> Answer:
+    """Return the answer where something was found: what is known of the rest."""
+    hits, queries = counters.hits or 0, counters.queries or 0
+    said = f"{hits:,} of {queries:,} tokens of prompts were found: {hits / queries:.1%}."
+    if evicted := _evicted(counters):
+        return Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+    if kept := _nothing_evicted(counters, blocks):
+        rest = "The rest begins no earlier prompt that may share, or is shorter than a block."
+        return Answer(Cause.ALL_FOUND, blocks.shortest == blocks.shortest_without_drafts, (said, *kept, rest))
+    return Answer(Cause.UNKNOWN, False, (said,), TRACE)
+
+
+def _written(counters: Counters) -> int | None:
+    """Return the tokens that were computed and written into blocks since the start, or `None` if not known."""
+    if counters.prompt_tokens is None or counters.hits is None or counters.generated is None:
+        return None
+    return counters.prompt_tokens - counters.hits + counters.generated
+
+
+def _evicted(counters: Counters) -> str:
+    """Return the sentence that speaks for evictions, or an empty string."""
+    if counters.preemptions:
+        times = "once" if counters.preemptions == 1 else f"{counters.preemptions:,} times"
+        return f"A request was preempted {times}: the pool was full then, and cached blocks are evicted before that."
+    written = _written(counters)
+    if written is None or counters.pool_tokens is None or written <= counters.pool_tokens:
+        return ""
+    return f"{written:,} tokens were written into a pool of {counters.pool_tokens:,}, so blocks were used again."
+
+
+def _nothing_evicted(counters: Counters, blocks: BlockLengths) -> tuple[str, ...]:
+    """Return the sentence that excludes evictions, if the counters prove it.
+
+    Each request can waste a part of its last block. Windows and states take blocks of their own.
+    """
+    written, size, ended, running = _written(counters), counters.block_size, counters.requests, counters.running
+    if written is None or counters.pool_tokens is None or size is None or ended is None or running is None:
+        return ()
+    wasted = (ended + running) * size
+    if counters.preemptions != 0 or not blocks.is_plain or written + wasted > counters.pool_tokens:
+        return ()
+    return (f"Nothing was evicted: {written:,} tokens were written, and the pool holds {counters.pool_tokens:,}.",)
