@@ -34,7 +34,7 @@ NAMES = [
     for path in ALL
 ]
 PORT_TAKEN = "Kernel died before replying to kernel_info"
-"""Jupyter looks for free ports before its kernel takes them. Of two kernels that start at once one may come too late."""
+"""Jupyter looks for free ports before its kernel takes them. Of two that start at once one may come too late."""
 OFFLINE = "--config=notebooks/.nbconvert/offline.json"
 STORY = load_scenario("one-question-twice")
 OURS = ("kv-story", "kv-chain", "figure", "details", "summary")
