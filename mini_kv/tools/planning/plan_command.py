@@ -189,7 +189,7 @@ def states(fit: Fit) -> str:
     """Return the most requests at once that states allow, or an empty string without states or memory."""
     if fit.config is None or fit.max_num_seqs is None:
         return ""
-    remark = f"vLLM does not start with --max-num-seqs above {fit.config.num_blocks:,}"
+    remark = f"with CUDA graphs, vLLM does not start with --max-num-seqs above {fit.config.num_blocks:,}"
     if fit.memory.card is not None and fit.memory.card.max_num_seqs > fit.config.num_blocks:
         remark += f", and its default is {fit.memory.card.max_num_seqs:,}"
     return f"at most {fit.max_num_seqs:,} requests at once, however short: {remark}"

@@ -160,7 +160,7 @@ def _found(counters: Counters, blocks: BlockLengths) -> Answer:
     if evicted := _evicted(counters):
         return Answer(Cause.EVICTED, False, (said, evicted), TRACE)
     if kept := _nothing_evicted(counters, blocks):
-        rest = "The rest begins no earlier prompt that may share, or is shorter than a block."
+        rest = "Unless the cache was reset, the rest begins no earlier prompt that may share, or fills no block."
         return Answer(Cause.ALL_FOUND, blocks.shortest == blocks.shortest_without_drafts, (said, *kept, rest))
     return Answer(Cause.UNKNOWN, False, (said,), TRACE)
 
