@@ -57,6 +57,21 @@ def test_a_drafter_without_drafts_is_refused(capsys: pytest.CaptureFixture[str])
     assert main(["why", "llama-3-8b", "--drafter", "none"]) == 2
 
 
+def test_states_alone_take_a_block_per_request_however_long_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file says no length, so 2,048 tokens are planned for. Longer and shorter requests keep one state, too."""
+    sizes = {"num_hidden_layers": 64, "hidden_size": 4096, "intermediate_size": 8192, "state_size": 16}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "falcon_mamba", "conv_kernel": 4, **sizes}), encoding="utf-8")
+    told = {}
+    for length in (100, 2048, 9000):
+        assert main(["plan", str(file), "--memory", "4", "--max-len", str(length), "--json"]) == 0
+        figures = json.loads(capsys.readouterr().out)
+        told[length] = (figures["blocks_per_request"], figures["concurrency"], figures["groups"][0]["block_size"])
+    assert told == {length: (1, 214.0, length) for length in (100, 2048, 9000)}
+
+
 def test_states_limit_the_requests_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A short request holds one block of attention, and in each of three groups of states one and one per draft."""
     told = {}

@@ -11,7 +11,7 @@ the memory that is left for the cache. `--memory` takes that number.
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
@@ -185,6 +185,9 @@ def make_fit(
     disable_hybrid: bool | None = None,
 ) -> Fit:
     """Return the cache of a model, as `flags.load` gave it. Raises `ConfigError` if there is no plan for it."""
+    states = {name: spec for name, spec in specs.items() if isinstance(spec, MambaSpec)}
+    if len(states) == len(specs):  # nothing is cached: vLLM's one block is as long as the longest request
+        specs = {name: replace(spec, block_size=max_len) for name, spec in states.items()}
     groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=disable_hybrid)
     config = None if memory.kv is None else get_kv_cache_config(groups, memory.kv)
     return Fit(model, flags, specs, tuple(groups), config, memory, max_len, max_num_batched_tokens, num_steps)
