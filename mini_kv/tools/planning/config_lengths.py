@@ -27,9 +27,8 @@ NO_LENGTH = 2048
 def read_lengths(config: Config) -> dict[str, int | None]:
     """Return the longest request that vLLM plans for by default, and the longest that it lets a caller ask for.
 
-    A file without a length has no such limit.
-    Both are the file's length, scaled by the rotation's factor if it is not scaled yet. With `longrope` the default is
-    the length before scaling, since short requests would suffer.
+    Both are the file's length in tokens, scaled by the rotation's factor if it is not scaled yet. With `longrope` the
+    default is the length before scaling, since short requests would suffer. A file without a length has no limit.
 
         max_position_embeddings 32768, no scaling                     32,768
         max_position_embeddings 32768, linear or dynamic, factor 4   131,072
