@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.tests.test_texts import Letters
 from mini_kv.tools import traces
 from mini_kv.tools.traces.generators import format_tokens, generate
 from mini_kv.tools.traces.prompt_hashes import as_hashes, make_prompts
 from mini_kv.tools.traces.readers.formats import read_requests
+from mini_kv.tools.traces.readers.json_values import JsonError, values_in
 from mini_kv.tools.traces.readers.mooncake import TraceError, TraceRequest, name_blocks, read_trace
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
@@ -64,7 +66,10 @@ def test_a_line_of_qwen_bailian_has_blocks_of_16_and_seconds(write: Write) -> No
         ({"timestamp": None}, "2: timestamp is null: it must be a number of seconds"),
         ({"timestamp": -1.5}, "2: timestamp is -1500: it must be at least 0"),
         ({"timestamp": 1e308}, "2: timestamp is 1000000000000000000: it must be at most 1,000,000,000,000,000"),
-        ({"timestamp": 61.1}, "2: timestamp is 61100, before the 61114 of the line above"),
+        (
+            {"timestamp": 61.1},
+            "2: timestamp is 61100, before the 61114 of the line above: jq -cs 'sort_by(.timestamp)[]' FILE sorts them",
+        ),
         ({"input_length": 48.0}, "2: input_length is 48.0: it must be an integer"),
         ({"input_length": 49}, f"2: hash_ids has 3 ids, but a prompt of 49 tokens has 4 blocks of 16: {WAY_OUT}"),
         ({"hash_ids": 7}, "2: hash_ids is 7: it must be a list"),
@@ -84,7 +89,7 @@ def test_the_first_line_says_which_format(write: Write) -> None:
         for content in (line, b"\xef\xbb\xbf\n\n" + line + b"\r\n\n", gzip.compress(line)):
             (request,) = read_requests(write(content))
             assert (request.block_size if isinstance(request, TraceRequest) else 0) == kind
-    assert refusal(write(mooncake_line), "tokens") == "1: token_ids is null: it must be a list of at least one token"
+    assert refusal(write(mooncake_line), "tokens").startswith("1: input_length, hash_ids: not read; ")
     assert refusal(write(mooncake_line + b"\n" + json.dumps(BAILIAN).encode())) == (
         f"2: hash_ids has 3 ids, but a prompt of 40 tokens has 1 blocks of 512: {WAY_OUT}"
     )
@@ -95,11 +100,11 @@ def test_the_first_line_says_which_format(write: Write) -> None:
     [
         ("", "1: the file is empty"),
         ("\n \n", "2: the file has no line that is a request"),
-        ("{", "1: the line is not JSON (column 2): Expecting property name enclosed in double quotes"),
+        ("{", "1: not JSON: Expecting property name enclosed in double quotes"),
         (
             '{"id": 7}',
-            "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body, chat_id,"
-            ' hash_ids, event, levelname, requests: {"id": 7}',
+            "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body,"
+            ' conversations, conversation, chat_id, hash_ids, event, levelname, requests: {"id": 7}',
         ),
     ],
 )
@@ -108,39 +113,97 @@ def test_what_is_in_no_format_is_refused(write: Write, content: str, problem: st
     assert refusal(write(content)) == problem
 
 
-READ = (
-    "which is not read; supported are files of one JSON object per line (with hash_ids as Mooncake's"
-    " and Qwen-Bailian's, requests as an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
-)
+ONE, TWO = '{"token_ids": [1, 2]}', '{"token_ids": [3]}'
 
 
 @pytest.mark.parametrize(
-    ("content", "looks_like"),
+    "content",
     [
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n", "a table (CSV)"),
-        ("2023-11-16 18:15:46.68,374,44\n", "a table (CSV)"),
-        ('"arrival time";"prompt"\n7;"a: b"\n', "a table (CSV)"),
-        ("arrival\tprompt\n", "a table (CSV)"),
-        (b"PAR1\x15\x04", "Parquet"),
-        (b"\x28\xb5\x2f\xfd\x04", "a file packed by zstd"),
-        (b"PK\x03\x04", "a zip file"),
-        ('{"prompt": "a"}'.encode("utf-16"), "text in UTF-16"),
+        f"[{ONE}, {TWO}]",
+        f"\ufeff[\n  {ONE},\n  {TWO}\n]\n",
+        json.dumps([json.loads(ONE), json.loads(TWO)], indent=2),
+        json.dumps(json.loads(ONE), indent=2) + "\n" + json.dumps(json.loads(TWO), indent=4),
     ],
 )
-def test_what_is_in_another_format_is_told_which_it_looks_like(
-    write: Write, content: str | bytes, looks_like: str
-) -> None:
-    """And which formats are read."""
-    assert refusal(write(content)) == f"1: the file looks like {looks_like}, {READ}"
+def test_an_array_is_read_and_so_are_objects_over_many_lines(write: Write, content: str) -> None:
+    """Public chat sets are arrays, and programs indent JSON."""
+    assert read_requests(write(content)) == [TokenRequest(0, (1, 2), 1), TokenRequest(0, (3,), 1)]
 
 
 @pytest.mark.parametrize(
-    "content", ['[{"prompt": "a"}, {"prompt": "b"}]', '[\n  {"prompt": "a"}\n]', " [ ]", "[[1, 2]]"]
+    ("content", "problem"),
+    [
+        (" [ ]", "1: the file has no line that is a request"),
+        ("[[1, 2]]", "1: item 1: not a JSON object, but [1, 2]"),
+        (f"[\n{ONE},\n\n7]", "4: item 2: not a JSON object, but 7"),
+        (f"[\n{ONE},\n{{}}]", "3: item 2: token_ids is null: it must be a list of at least one token"),
+        (f"[{ONE},\n{ONE}", "2: the array has no end"),
+        (f"[{ONE}]\n{ONE}", "2: the array ended, and the file goes on"),
+        ('[\n{"token_ids": [1,\n 2}]', "3: not JSON: Expecting ',' delimiter"),
+        ('{\n"token_ids": [1]\n}\n{"token_ids"\n', "5: not JSON: Expecting ':' delimiter"),
+    ],
 )
-def test_a_json_array_is_told_how_to_become_lines(write: Write, content: str) -> None:
-    """Whether it is on one line or on many."""
-    way_out = "jq -c '.[]' FILE writes one request per line"
-    assert refusal(write(content)) == f"1: the file looks like a JSON array, {READ}; {way_out}"
+def test_a_fault_in_an_array_is_named(write: Write, content: str, problem: str) -> None:
+    """By its line, and by its item if it is not the text that is wrong."""
+    assert refusal(write(content)) == problem
+
+
+def test_an_array_is_read_in_pieces() -> None:
+    """Of any length, so that no memory for the whole is needed. A value that has no end is not waited for."""
+    text = '[{"a": [1, "\u00e9]"]},\n {"b": {}}]\n'.encode()
+    for length in range(1, len(text) + 1):
+        pieces = [text[start : start + length] for start in range(0, len(text), length)]
+        assert list(values_in(pieces, 100)) == [(1, '{"a": [1, "\u00e9]"]}'.encode()), (2, b'{"b": {}}')]
+    with pytest.raises(JsonError, match="no value ends within 100 characters"):
+        list(values_in(iter([b"[{", *[b'"a": 1,'] * 1000]), 100))
+
+
+def test_each_answer_of_a_conversation_was_a_request(write: Write) -> None:
+    """Its prompt is all before it. One set names the speakers, the other their roles; what has no answer has none."""
+    letters = Letters()
+    sharegpt = [
+        {"id": "a", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes"}]},
+        {"id": "b", "conversations": [{"from": "gpt", "value": "It goes on."}, {"from": "human", "value": "Oh"}]},
+    ]
+    said = ["Hi", "Yes", "And?", "No!"]
+    lmsys = [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(said)]
+    assert [request.output_length for request in read_requests(write(json.dumps(sharegpt)), encoder=letters)] == [3]
+    chats = {"conversation_id": "c", "model": "vicuna-13b", "conversation": lmsys, "turn": 2, "language": "English"}
+    assert [r.output_length for r in read_requests(write(json.dumps(chats)), encoder=letters)] == [3, 3]
+    assert [chat.messages for chat in letters.chats] == [
+        [{"role": "user", "content": "Hi"}],
+        [{"role": "user", "content": "Hi"}],
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Yes"},
+            {"role": "user", "content": "And?"},
+        ],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ({"conversations": 7}, "1: conversations is 7: it must be a list"),
+        (
+            {"conversations": [{"from": "bob", "value": "a"}]},
+            '1: conversations[0] is by "bob": it must be one of human, user, gpt, chatgpt, bing, bard, assistant,'
+            " system",
+        ),
+        ({"conversation": [{"role": "user", "content": [1]}]}, "1: conversation[0] is [1]: it must be a text"),
+        (
+            {"conversation": [], "timestamp": "2023-04-09"},
+            "1: timestamp: not read; if the prompt and its time do not depend on that, jq -c 'del(.timestamp)' FILE"
+            " leaves it out",
+        ),
+    ],
+)
+def test_a_wrong_conversation_is_named(write: Write, line: object, problem: str) -> None:
+    """By the field, the speaker or the text."""
+    path = write(json.dumps(line))
+    with pytest.raises(TraceError) as caught:
+        read_requests(path, encoder=Letters())
+    assert str(caught.value).removeprefix(f"{path}:") == problem
 
 
 def test_a_log_may_begin_with_any_line(write: Write) -> None:

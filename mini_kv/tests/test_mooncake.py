@@ -184,7 +184,7 @@ def test_an_empty_file_is_refused(write):
 
 
 def test_a_line_separator_inside_a_string_is_no_new_line(write):
-    content = changed(note="a\u2028b") + "\n{"
+    content = changed(type="a\u2028b") + "\n{"
     with pytest.raises(TraceError, match=":2: "):
         read_trace(write(content.encode("utf-8")))
 

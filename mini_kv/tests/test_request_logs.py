@@ -11,7 +11,7 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.tools.traces.readers.chats import Chat
-from mini_kv.tools.traces.readers.formats import READ, read_requests
+from mini_kv.tools.traces.readers.formats import _READ, read_requests
 from mini_kv.tools.traces.readers.mooncake import TraceError
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
@@ -229,7 +229,7 @@ def test_every_command_takes_a_log(write: Write, command: str, capsys: pytest.Ca
     write("INFO 11-24 03:44:00 [api_server.py:1] vLLM API server version 0.33.0\n")
     assert main([command, str(path)]) == 2
     no_request = "the file has no line that is a request"
-    assert capsys.readouterr().err == f"mini-kv {command}: {path}:1: {no_request}; {how}; {READ}\n"
+    assert capsys.readouterr().err == f"mini-kv {command}: {path}:1: {no_request}; {how}; {_READ}\n"
     write(pickle.dumps({"requests": []}))
     assert main([command, str(path)]) == 2
     pickled = "a pickle, as SGLang dumps requests, may run any code, so it is not read"

@@ -52,10 +52,12 @@ def test_a_line_holds_a_prompt_and_what_a_line_of_tokens_may_hold(write: Write) 
     path = write(
         {"prompt": "ab"},
         {"prompt": "abc", "timestamp": 7, "output_length": 3, "cache_salt": "s", "lora_name": "chat"},
+        {"prompt": "c", "timestamp": 7, "output_tokens": 4},
     )
     assert read_requests(path, encoder=Letters()) == [
         TokenRequest(0, (0, 97, 98), 1),
         TokenRequest(7, (0, 97, 98, 99), 3, "s", "chat"),
+        TokenRequest(7, (0, 99), 4),
     ]
 
 
@@ -78,10 +80,19 @@ def test_a_chat_reaches_the_template_as_vllm_would_pass_it_on(write: Write) -> N
     broken = [{"id": "2", "function": {"name": "look", "arguments": text}} for text in ("{at", "[]", None)]
     path = write(
         {"messages": [{"role": "user", "content": parts, "name": "a", "prefix": True}, {"role": "user", "name": None}]},
-        {"messages": [{"role": "assistant", "content": None, "tool_calls": [call, *broken]}]},
-        {"messages": [{"role": "assistant", "content": "a"} | calls for calls in NO_CALLS]},
+        {
+            "messages": [{"role": "assistant", "content": None, "tool_calls": [call, *broken]}],
+            "add_generation_prompt": True,
+        },
+        {
+            "messages": [{"role": "assistant", "content": "a"} | calls for calls in NO_CALLS],
+            "add_generation_prompt": True,
+        },
         {"messages": [{"role": "tool", "content": "7", "tool_call_id": "1"}, {"role": "tool", "tool_call_id": None}]},
-        {"messages": [{"role": "assistant", "content": None, "reasoning_content": "so"}]},
+        {
+            "messages": [{"role": "assistant", "content": None, "reasoning_content": "so"}],
+            "add_generation_prompt": True,
+        },
         {"custom_id": "7", "method": "POST", "body": {"messages": [ASK], "cache_salt": "s"}},
     )
     requests = token_requests(read_requests(path, encoder=letters))
@@ -103,7 +114,8 @@ def test_a_call_of_a_tool_has_the_fields_that_vllm_knows_in_its_order(write: Wri
     """So two spellings of one call are one prompt."""
     letters = Letters()
     call = {"type": "function", "function": {"name": "look", "arguments": {"at": 3}}, "index": 0, "id": "1"}
-    read_requests(write({"messages": [{"role": "assistant", "tool_calls": [call]}]}), encoder=letters)
+    message = {"role": "assistant", "tool_calls": [call]}
+    read_requests(write({"messages": [message], "add_generation_prompt": True}), encoder=letters)
     known = {"id": "1", "function": {"arguments": {"at": 3}, "name": "look"}, "type": "function"}
     assert json.dumps(letters.chats[0].messages[0]["tool_calls"]) == json.dumps([known])
 
@@ -132,8 +144,8 @@ def test_the_line_that_bills_a_coding_assistant_is_not_in_the_prompt(write: Writ
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ({"prompt": [1, 2]}, "prompt is [1, 2]: it must be a text, or else there are messages"),
-        ({"text": "a"}, "prompt is null: it must be a text, or else there are messages"),
+        ({"prompt": 7}, "prompt is 7: it must be a text, or else there are messages"),
+        ({"prompt": None}, "prompt is null: it must be a text, or else there are messages"),
         ({"prompt": "", "add_special_tokens": False}, "the prompt has no tokens"),
         ({"prompt": "a", "timestamp": "1"}, 'timestamp is "1": it must be a number of milliseconds'),
         ({"messages": []}, "messages is []: it must be a list of at least one message"),

@@ -14,7 +14,8 @@ A session is one JSON object on one line. Its file has that line alone. Lines of
     hash_id_scope   local: a number has a meaning in its session only; global: in all sessions with this scope
 
 All sessions begin at time 0, and their requests are ordered by time. Times of the recording are kept: a request is not
-sent later because an answer took longer. The other fields are ignored.
+sent later because an answer took longer. Models are ignored: all requests go to one server, as in the tester. Other
+fields than those in its documentation are refused.
 
 Source: github.com/callanjfox/kv-cache-tester, `docs/trace_replay_tester.md` and `traces`.
 """
@@ -25,8 +26,24 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
-from mini_kv.tools.traces.readers.mooncake import TraceRequest, check_integers, integer, json_object, quote
+from mini_kv.tools.traces.readers.mooncake import (
+    TraceRequest,
+    check_integers,
+    integer,
+    json_object,
+    quote,
+    refuse_other_fields,
+)
 
+_SESSION = (
+    *("id", "models", "block_size", "hash_id_scope", "requests", "totals", "tool_tokens", "system_tokens"),
+    *("t", "type", "agent_id", "subagent_type", "duration_ms", "total_tokens", "tool_use_count", "status"),
+)
+"""Fields of a session, and of a subagent in it."""
+_REQUEST = (
+    *("t", "type", "model", "in", "out", "hash_ids", "stop", "input_types", "output_types"),
+    *("api_time", "think_time", "ttft"),
+)
 _MAX_SECONDS = 10**12
 """Largest time in a file: 30,000 years."""
 _MAX_TOKENS = 10**15
@@ -65,6 +82,7 @@ class SessionParser:
 
 def _session_in(fields: Mapping[str, Any], block_size: int) -> Session:
     """Return the session that these fields describe. Raises `ValueError`, which names the fault and its place."""
+    refuse_other_fields(fields, _SESSION)
     scope = fields.get("hash_id_scope", "local")
     if scope not in ("local", "global"):
         raise ValueError(f"hash_id_scope is {quote(scope)}: it must be local or global")
@@ -105,6 +123,7 @@ def _seconds(entry: Mapping[str, Any]) -> float:
 
 
 def _request_in(entry: Mapping[str, Any], seconds: float, block_size: int) -> TraceRequest:
+    refuse_other_fields(entry, _REQUEST, ".requests[]")
     lengths = integer(entry, "in", minimum=1), integer(entry, "out", minimum=0)
     if max(lengths) > _MAX_TOKENS:
         raise ValueError(f"in and out are {lengths[0]} and {lengths[1]}: they must be at most {_MAX_TOKENS:,}")

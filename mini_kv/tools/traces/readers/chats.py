@@ -9,8 +9,7 @@
     chat_template_kwargs      each by its name; the fields above take precedence
     add_special_tokens        whether the tokenizer adds its own special tokens to those of the template
 
-A field that affects the prompt but is not read is refused by its name (`NOT_READ`). All other fields are ignored,
-as in vLLM: they affect only the answer.
+A field that affects the prompt but is not read is refused by its name (`NOT_READ`), and so is an unknown one (`texts`).
 
 Source: vLLM `ChatCompletionRequest.build_chat_params`, `parse_chat_messages` and `safe_apply_chat_template` (version
 0.33), transformers `apply_chat_template` (version 5.23).
@@ -25,12 +24,21 @@ from mini_kv.tools.traces.readers.mooncake import quote
 
 NOT_READ = {
     "chat_template": "a template is read from the files beside the tokenizer",
+    "ec_transfer_params": "the request belongs to several servers",
+    "kv_transfer_params": "its KV comes from another server, or goes to one",
+    "media_io_kwargs": "only texts are read",
+    "mm_payload": "only texts are read",
+    "mm_processor_kwargs": "only texts are read",
     "prompt_embeds": "embeddings have no tokens",
+    "prompt_logprobs": "vLLM does not use the cache for such a request",
+    "return_mm_kwargs": "only texts are read",
+    "routed_experts_prompt_start": "vLLM does not use the cache for such a request",
     "suffix": "only the messages before the answer are read",
     "system": "a system prompt is the first of the messages",
     "truncate_prompt_tokens": "prompts are read whole",
+    "use_beam_search": "a server runs several requests for it",
 }
-"""Fields that affect a prompt but are not read, each with the reason."""
+"""Fields that affect a prompt or its search in the cache but are not read, each with the reason."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TEXT_PARTS = {
     "text": "text",
@@ -96,7 +104,7 @@ def read_chat(fields: Mapping[str, Any]) -> Chat:
 def refuse_unread(fields: Mapping[str, Any]) -> None:
     """Raise `ValueError` for a field that affects the prompt but is not read."""
     for name, why in NOT_READ.items():
-        if fields.get(name) is not None:
+        if fields.get(name) not in (None, False):
             raise ValueError(f"{name} is {quote(fields[name])}: it is not read, {why}")
 
 

@@ -6,7 +6,6 @@ compressed with gzip, begin with a byte order mark, and have blank lines. "-" is
 
 import argparse
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.tools.traces.prompt_hashes import Trace
 from mini_kv.tools.traces.readers import mooncake, qwen_bailian
 from mini_kv.tools.traces.readers.agents import Session, SessionParser, interleave
+from mini_kv.tools.traces.readers.conversations import Conversation, conversation_parser
 from mini_kv.tools.traces.readers.mooncake import (
     NO_REQUEST,
     TraceError,
@@ -24,6 +24,7 @@ from mini_kv.tools.traces.readers.mooncake import (
     quote,
     read_lines,
 )
+from mini_kv.tools.traces.readers.other_formats import refuse_bytes, refuse_object, table_refusal
 from mini_kv.tools.traces.readers.prompt_tokenizer import PromptTokenizer
 from mini_kv.tools.traces.readers.qwen_bailian import parse_bailian
 from mini_kv.tools.traces.readers.request_logs import HOW_TO_LOG, Logged, LogParser
@@ -33,7 +34,7 @@ from mini_kv.tools.traces.readers.token_trace import TokenRequest, parse_tokens
 MAX_LINE_BYTES = 1 << 26
 """The most bytes of a line: enough for a prompt of five million tokens, as ids and as text."""
 
-_Parsed = TraceRequest | TokenRequest | Logged | Session
+_Parsed = TraceRequest | TokenRequest | Logged | Session | Conversation
 """The content of a line."""
 Parse = Callable[[bytes], _Parsed | None]
 """Returns the request or session in a line, or `None` if the line has none. Raises `ValueError` with the error."""
@@ -44,6 +45,7 @@ _FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
     "agents": lambda _, size: SessionParser(size),
     "tokens": lambda *_: parse_tokens,
     "texts": lambda encoder, _: text_parser(encoder),
+    "conversations": lambda encoder, _: conversation_parser(encoder),
     "log": lambda encoder, _: LogParser(encoder),
 }
 """The parser factory of each format. It takes an encoder for texts, and the tokens per id if not the format's."""
@@ -53,6 +55,8 @@ _MARKS = {
     "prompt": "texts",
     "messages": "texts",
     "body": "texts",
+    "conversations": "conversations",
+    "conversation": "conversations",
     "chat_id": "qwen-bailian",
     "hash_ids": "mooncake",
     "event": "log",
@@ -61,22 +65,12 @@ _MARKS = {
 }
 """A field of the first line, and the format that it indicates. If a line has several, the first one here counts."""
 
-READ = (
+_READ = (
     "supported are files of one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's,"
-    " requests as an agent's session, token_ids, prompt, or messages), and logs of vLLM and SGLang"
+    " requests as an agent's session, token_ids, prompt, messages, or conversations), and logs of vLLM and SGLang"
 )
-_OTHER_FILES = {
-    b"PAR1": "Parquet",
-    b"ARROW1": "Arrow",
-    b"PK\x03\x04": "a zip file",
-    b"\x28\xb5\x2f\xfd": "a file packed by zstd",
-    b"\xff\xfe": "text in UTF-16",
-    b"\xfe\xff": "text in UTF-16",
-}
-"""The first bytes of other files that are often stored with traces, and their types."""
-_ARRAY = re.compile(rb"\s*\[\s*(?:[\[{\]]|$)")
-_CELL = re.compile(rb"[\w .%/+-]*|[\d :.TZ+-]*")
-"""A name, a number or a time. Lines of a log also have other characters."""
+_SECONDS = range(10**9, 10**11)
+"""Milliseconds at which no trace begins. Seconds since 1970 are in this range until the year 5138."""
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
@@ -122,13 +116,19 @@ def read_requests(
         requests = read_lines(path, parser, MAX_LINE_BYTES)
     except TraceError as error:
         if error.problem == NO_REQUEST and parser.format_name == "log":
-            if _is_row(parser.first_line):
-                raise TraceError(error.path, 1, _looks_like("a table (CSV)")) from None
-            raise TraceError(error.path, error.line, f"{NO_REQUEST}; {HOW_TO_LOG}; {READ}") from None
+            if refusal := table_refusal(parser.first_line):
+                raise TraceError(error.path, 1, refusal) from None
+            raise TraceError(error.path, error.line, f"{NO_REQUEST}; {HOW_TO_LOG}; {_READ}") from None
         raise
+    if requests[0].timestamp in _SECONDS:
+        problem = f"timestamp is {requests[0].timestamp}: it looks like seconds, and milliseconds are read"
+        raise TraceError(os.fspath(path), 1, f"{problem}; jq -c '.timestamp *= 1000' FILE writes them")
     sessions = [line for line in requests if isinstance(line, Session)]
     if sessions:
         return interleave(sessions)
+    conversations = [line.requests for line in requests if isinstance(line, Conversation)]
+    if conversations:
+        return [request for conversation in conversations for request in conversation]
     complete = [request.complete() if isinstance(request, Logged) else request for request in requests]
     tokens = [request for request in complete if isinstance(request, TokenRequest)]
     return tokens or [request for request in complete if isinstance(request, TraceRequest)]
@@ -157,25 +157,12 @@ def recognise(raw: bytes) -> str:
     """Return the format of a file's first line. Raises `ValueError` if it is in no known format."""
     if raw.startswith(b"\x80"):
         raise ValueError(f"a pickle, as SGLang dumps requests, may run any code, so it is not read; {HOW_TO_LOG}")
-    for begins, what in _OTHER_FILES.items():
-        if raw.startswith(begins):
-            raise ValueError(_looks_like(what))
-    if _ARRAY.match(raw):
-        raise ValueError(f"{_looks_like('a JSON array')}; jq -c '.[]' FILE writes one request per line")
+    refuse_bytes(raw)
     if not raw.lstrip().startswith(b"{"):
         return "log"  # of which any line may come first
     fields = json_object(raw)
-    for field, name in _MARKS.items():
-        if field in fields:
-            return name
+    known = next((name for field, name in _MARKS.items() if field in fields), None)
+    refuse_object(fields, is_known=known is not None)
+    if known is not None:
+        return known
     raise ValueError(f"not a line of a known format, which has one of the fields {', '.join(_MARKS)}: {quote(fields)}")
-
-
-def _is_row(line: bytes) -> bool:
-    """Return whether a line looks like a row of a table: cells between commas, semicolons or tabs."""
-    rows = [line.split(separator) for separator in (b",", b";", b"\t") if separator in line]
-    return any(all(_CELL.fullmatch(cell.strip(b" \"'")) for cell in row) for row in rows)
-
-
-def _looks_like(what: str) -> str:
-    return f"the file looks like {what}, which is not read; {READ}"

@@ -23,24 +23,33 @@ import gzip
 import io
 import json
 import os
+import re
+import shlex
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mini_kv.core import strict_json
 from mini_kv.core.block import BlockHash
+from mini_kv.tools.traces.readers.json_values import JsonError, is_over_lines, values_in
 
 BLOCK_SIZE = 512
 """Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
 """A line has a few bytes per block. This limit is enough for a prompt of 50 million tokens."""
 NO_REQUEST = "the file has no line that is a request"
+_SORT = "jq -cs 'sort_by(.timestamp)[]' FILE sorts them"
 _MAX_NUMBER = 10**15
 """Largest time or length in a line: 10**15 ms are 30,000 years."""
+_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+_HARMLESS = ("session_id", "chat_id", "parent_chat_id", "type", "turn")
+"""Fields that published traces also have. They do not change what a request finds."""
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class TraceError(ValueError):
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
-    """Return the requests of a file, at least one, in its order. Fields beyond the four are ignored.
+    """Return the requests of a file, at least one, in its order.
 
     The file may be compressed with gzip, begin with a byte order mark, and have blank lines. "-" is standard input.
     The whole file is checked before anything is returned. Costs O(file) time and memory.
@@ -115,27 +124,51 @@ def read_lines(
 ) -> list[Line]:
     """Return the results of `parse` for all lines, at least one request. See `read_trace`.
 
+    The items of a JSON array, and objects that are spread over lines, count as lines.
+
     `parse` returns `None` for a line that is not a request, and raises `ValueError` for a faulty request.
     """
+    name = os.fspath(path)
+    lines = lines_of(path, max_line_bytes)
+    begin = list(_until_text(lines))
+    has_values = bool(begin) and is_over_lines(begin[-1].removeprefix(codecs.BOM_UTF8))
+    pieces = chain(begin, lines)
+    numbered = values_in(pieces, max_line_bytes) if has_values else enumerate(pieces, start=1)
     trace: list[Line] = []
-    line = 0
-    for line, raw in enumerate(lines_of(path, max_line_bytes), start=1):
-        try:
+    item = line = 0
+    try:
+        for line, raw in numbered:
+            item += 1
             if len(raw) > max_line_bytes:
                 raise ValueError(f"the line is longer than {max_line_bytes:,} bytes: a trace has one request per line")
+            if has_values and not raw.startswith(b"{"):
+                raise ValueError(f"not a JSON object, but {quote(json.loads(raw))}")
             raw = (raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw).rstrip(b"\r\n")
             request = parse(raw) if raw.strip() else None
             if request is None:
                 continue
             if trace and request.timestamp < trace[-1].timestamp:
                 times = f"{request.timestamp}, before the {trace[-1].timestamp}"
-                raise ValueError(f"timestamp is {times} of the line above")
-        except ValueError as error:
-            raise TraceError(os.fspath(path), line, str(error)) from None
-        trace.append(request)
+                raise ValueError(f"timestamp is {times} of the line above: {_SORT}")
+            trace.append(request)
+    except TraceError:
+        raise
+    except JsonError as error:
+        raise TraceError(name, error.line, str(error)) from None
+    except ValueError as error:
+        place = f"item {item}: " if has_values else ""
+        raise TraceError(name, line, f"{place}{error}") from None
     if not trace:
-        raise TraceError(os.fspath(path), max(line, 1), NO_REQUEST if line else "the file is empty")
+        raise TraceError(name, max(line, 1), NO_REQUEST if begin else "the file is empty")
     return trace
+
+
+def _until_text(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines up to the first one that is not blank."""
+    for raw in lines:
+        yield raw
+        if raw.removeprefix(codecs.BOM_UTF8).strip():
+            return
 
 
 def lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[bytes]:
@@ -191,16 +224,16 @@ def number_prefixes(chains: Sequence[Sequence[int]]) -> list[list[int]]:
     its prefix.
     """
     before: dict[int, int | None] = {}
-    for chain in chains:
-        before.update(zip(chain, (None, *chain), strict=False))
-    if all(list(map(before.__getitem__, chain)) == [None, *chain[:-1]] for chain in chains if chain):
+    for ids in chains:
+        before.update(zip(ids, (None, *ids), strict=False))
+    if all(list(map(before.__getitem__, ids)) == [None, *ids[:-1]] for ids in chains if ids):
         number_of = {hash_id: number for number, hash_id in enumerate(before, 1)}
-        return [list(map(number_of.__getitem__, chain)) for chain in chains]
+        return [list(map(number_of.__getitem__, ids)) for ids in chains]
     numbers: dict[tuple[int, int], int] = {}
     result = []
-    for chain in chains:
+    for ids in chains:
         parent, prefixes = 0, []
-        for hash_id in chain:
+        for hash_id in ids:
             parent = numbers.setdefault((parent, hash_id), len(numbers) + 1)
             prefixes.append(parent)
         result.append(prefixes)
@@ -214,6 +247,7 @@ def parse_request(raw: bytes, block_size: int = BLOCK_SIZE) -> TraceRequest:
 
 def request_in(fields: dict[str, Any], block_size: int) -> TraceRequest:
     """Return the request that these fields describe. Raises `ValueError`, which names the fault."""
+    refuse_other_fields(fields, (*_FIELDS, *_HARMLESS))
     timestamp = milliseconds(fields)
     input_length = integer(fields, "input_length", minimum=1)
     output_length = integer(fields, "output_length", minimum=0)
@@ -256,6 +290,25 @@ def json_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"not a JSON object, but {quote(value)}")
     return value
+
+
+def refuse_other_fields(fields: Mapping[str, Any], known: Collection[str], place: str = "") -> None:
+    """Raise `ValueError` with the names of the fields that are not known, and with the command that leaves them out.
+
+    Args:
+        fields: the fields of an object.
+        known: the names of those that are read, and of those that cannot change the prompt or its time.
+        place: the path of the object in its line, in the language of jq.
+    """
+    others = [name for name in fields if name not in known]
+    if not others:
+        return
+    paths = [f"{place}.{name}" if _NAME.fullmatch(name) else f"{place or '.'}[{json.dumps(name)}]" for name in others]
+    program = shlex.quote(f"del({', '.join(paths)})")
+    raise ValueError(
+        f"{', '.join(others)}: not read; if the prompt and its time do not depend on that, jq -c {program} FILE"
+        " leaves it out"
+    )
 
 
 def integer(fields: Mapping[str, Any], name: str, minimum: int) -> int:

@@ -17,8 +17,11 @@ from mini_kv.tools.traces.readers.mooncake import (
     json_object,
     milliseconds,
     quote,
+    refuse_other_fields,
 )
 
+FIELDS = ("timestamp", "output_length", "cache_salt", "lora_name", "images")
+"""The fields of a request besides its prompt."""
 _MAX_TOKEN = 2**32 - 1
 
 
@@ -53,6 +56,7 @@ class TokenRequest:
 def parse_tokens(raw: bytes) -> TokenRequest:
     """Return the request in one line. Raises `ValueError`, which names the fault."""
     fields = json_object(raw)
+    refuse_other_fields(fields, ("token_ids", *FIELDS))
     token_ids = fields.get("token_ids")
     if not isinstance(token_ids, list) or not token_ids:
         raise ValueError(f"token_ids is {quote(token_ids)}: it must be a list of at least one token")
