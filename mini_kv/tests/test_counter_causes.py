@@ -15,7 +15,7 @@ from mini_kv_book.upstream import recording
 from mini_kv import KVCacheManager
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.tools.traces.counter_causes import BlockLengths, Cause, explain_counters
+from mini_kv.tools.traces.counter_causes import SOURCES, BlockLengths, Cause, explain_counters
 from mini_kv.tools.traces.readers.server_counters import Counters, read_log, read_metrics, read_source
 
 BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -85,7 +85,7 @@ def own(number: int, length: int = 60) -> list[int]:
     return [1000 * (number + 1) + place for place in range(length)]
 
 
-# Twelve situations.
+# Sixteen situations.
 
 
 def test_1_no_request_has_come() -> None:
@@ -185,6 +185,45 @@ def test_12_the_rate_falls_to_0_while_the_pool_has_room_or_has_none() -> None:
     assert explain_counters(read_log("\n".join(server.lines[1:])), BlockLengths(17, 17)).cause is Cause.UNKNOWN
 
 
+def test_13_a_request_is_looked_up_again_at_each_try() -> None:
+    """As older versions of vLLM count: more lookups than the pool can hold beyond the prompts that were counted."""
+    again = Counters("vLLM", 12_800, 11_500, 30, 4, 3200, (), 900, 0, 16, 2000, computed=1440, cached=1440)
+    answer = explain_counters(again, BlockLengths(17, 17))
+    assert (answer.cause, answer.is_sure, answer.record) == (Cause.COUNTED_AGAIN, True, "")
+    assert answer.sentences[0] == "12,800 tokens were looked up for 3,200 tokens of prompts: 4.0 times each."
+    assert answer.sentences[-1] == "By source, 1,440 of 3,200 tokens of prompts came from this cache: 45.0%."
+    unknown = explain_counters(replace(again, cached=None, pool_tokens=None), BlockLengths(17, 17))
+    assert unknown.cause is not Cause.COUNTED_AGAIN  # so many prompts may be on their way
+    preempted = explain_counters(replace(again, cached=None, pool_tokens=None, preemptions=3), BlockLengths(17, 17))
+    assert (preempted.cause, preempted.is_sure, preempted.record) == (Cause.COUNTED_AGAIN, False, SOURCES)
+
+
+def test_14_no_request_may_be_as_long_as_a_block() -> None:
+    """However long the prompts are that users would like to send."""
+    counters = Counters("vLLM", 10_608, 0, 3, 0, 10_608, block_size=8320, max_model_len=4096)
+    answer = explain_counters(counters, BlockLengths(8321, 8321))
+    assert (answer.cause, answer.is_sure) == (Cause.SHORT, True)
+    assert answer.sentences[0] == "The server takes requests of at most 4,096 tokens (--max-model-len)."
+
+
+def test_15_a_state_is_kept_only_where_a_request_ended() -> None:
+    """SGLang's strategy no_buffer: the same prompt again finds nothing, and this says nothing about prompts."""
+    states = Counters("SGLang", 7660, 0, 5, 0, 7660, generated=640, states_at_end=True)
+    assert explain_counters(states, BlockLengths(2, 2)).cause is Cause.STATES
+    buffered = replace(states, states_at_end=False)
+    assert explain_counters(buffered, BlockLengths(2, 2)).cause is Cause.DIFFERENT
+
+
+def test_16_sglangs_gauge_is_of_the_last_batch() -> None:
+    """Its counters say what was found since the start."""
+    counters = Counters("SGLang", 1200, 900, 5, 0, 1200, generated=90, last_batch=0.0)
+    said = explain_counters(counters, BlockLengths(2, 2)).sentences[0]
+    assert said == (
+        "900 of 1,200 tokens of prompts were found: 75.0%."
+        " The gauge sglang:cache_hit_rate (0.0%) is of the last batch alone."
+    )
+
+
 # What is not known is not said.
 
 
@@ -216,7 +255,7 @@ def test_every_metric_that_is_read_is_vllms() -> None:
 
 VLLM_LOG = """
 INFO 11-28 10:00:00 [core.py:94] Initializing a V1 LLM engine (v0.33.0) with config: enable_prefix_caching=True,
-speculative_config=SpeculativeConfig(method='mtp', num_speculative_tokens=2), ...
+speculative_config=SpeculativeConfig(method='mtp', model=None, num_spec_tokens=2), max_seq_len=4096, ...
 INFO 11-28 10:00:01 [config.py:301] Setting attention block size to 528 tokens to ensure that attention page size is >=
 INFO 11-28 10:00:09 [kv_cache_utils.py:1216] GPU KV cache size: 109,376 tokens, Maximum concurrency ...
 INFO 11-28 10:01:00 [loggers.py:123] Engine 000: Running: 3 reqs, Prefix cache hit rate: 45.6%, MM cache hit rate: 9.0%
@@ -225,8 +264,8 @@ WARNING 11-28 10:01:40 [block_pool.py:884] Failed to reset prefix cache because 
 INFO 11-28 10:02:00 [loggers.py:123] Engine 000: Prefix cache hit rate: 0.0%, External prefix cache hit rate: 7.0%
 """
 SGLANG_LOG = """
-[2026-11-28 10:00:00] server_args=ServerArgs(page_size=1, disable_radix_cache=False, ...)
-[2026-11-28 10:00:09] max_total_num_tokens=109376, chunked_prefill_size=8192
+[2026-11-28 10:00:00] server_args=ServerArgs(page_size=1, disable_radix_cache=False, mamba_scheduler_strategy='auto')
+[2026-11-28 10:00:09] max_total_num_tokens=109376, chunked_prefill_size=8192, context_len=262144
 [2026-11-28 10:01:00] Prefill batch. #new-seq: 1, #new-token: 600, #cached-token: 0, token usage: 0.01
 [2026-11-28 10:01:01] Prefill batch. #new-seq: 2, #new-token: 200, #cached-token: 400, token usage: 0.02
 [2026-11-28 10:01:02] KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_token_ratio: 0.7
@@ -237,18 +276,33 @@ sglang:cached_tokens_total{model_name="m"} 400.0
 sglang:generation_tokens_total{model_name="m"} 90.0
 sglang:num_requests_total{model_name="m"} 3.0
 sglang:max_total_num_tokens{model_name="m"} 109376.0
+sglang:cache_hit_rate{model_name="m"} 0.25
 """
 
 
 def test_logs_and_metrics_of_both_engines_are_read() -> None:
     assert read_log(VLLM_LOG) == Counters(
-        "vLLM", block_size=528, pool_tokens=109_376, caching=True, drafts=2, rates=(0.456, 0.0)
+        "vLLM",
+        block_size=528,
+        pool_tokens=109_376,
+        caching=True,
+        drafts=2,
+        rates=(0.456, 0.0),
+        max_model_len=4096,
     )
     assert read_log(SGLANG_LOG) == Counters(
-        "SGLang", 1200, 400, preemptions=2, block_size=1, pool_tokens=109_376, caching=True
+        "SGLang",
+        1200,
+        400,
+        preemptions=2,
+        block_size=1,
+        pool_tokens=109_376,
+        caching=True,
+        max_model_len=262_144,
+        states_at_end=True,
     )
     assert read_metrics(SGLANG_METRICS) == Counters(
-        "SGLang", 1200, 400, 3, None, 1200, generated=90, pool_tokens=109_376
+        "SGLang", 1200, 400, 3, None, 1200, generated=90, pool_tokens=109_376, last_batch=0.25
     )
 
 
@@ -304,7 +358,12 @@ def test_the_command_prints_the_cause_before_the_blocks(tmp_path: Path, capsys: 
         "This is certain: short prompts.",
         "",
     ]
-    assert lines[3] == "Qwen3.5 4B: hits end at multiples of 544 tokens."
+    version = "its version of vLLM or its options are others"
+    assert lines[3:6] == [
+        f"The server has blocks of 528 tokens, and vLLM 0.33 544: {version}.",
+        "",
+        "Qwen3.5 4B: hits end at multiples of 544 tokens.",
+    ]
     assert main(["why", "qwen-3-8b", "--metrics", str(metrics), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["counters"]
     assert (told["cause"], told["is_sure"]) == ("short prompts", True)

@@ -23,11 +23,13 @@ class Cause(StrEnum):
     NO_REQUEST = "no request"
     OFF = "prefix caching is off"
     NOT_ASKED = "no lookup"
+    COUNTED_AGAIN = "tokens that were looked up more than once"
     SHORT = "short prompts"
     DRAFTS = "drafts"
     LATE = "retention"
     EVICTED = "evictions"
     RESET = "reset"
+    STATES = "a state is kept only where a request ended"
     DIFFERENT = "different prompts"
     ALL_FOUND = "the cache finds what it can"
     UNKNOWN = "unknown"
@@ -61,6 +63,10 @@ class Answer:
 PAIR = "two prompts that should share, as two lines of tokens or texts: mini-kv explain --pair A B"
 TRACE = "your traffic as a trace, an hour of it: mini-kv curve TRACE, and mini-kv explain TRACE --num-blocks N"
 METRICS = "the server's metrics, beside the log: --metrics http://HOST:PORT/metrics"
+SOURCES = "vllm:prompt_tokens_by_source_total, or cached_tokens in the usage of single answers"
+STRATEGY = "the same prompt twice, with --mamba-scheduler-strategy extra_buffer"
+_MUCH_MORE = 1.2
+"""Lookups per token of a prompt from which they count as more. A server that starts looks up before it counts."""
 FALLEN, HIGH = 0.02, 0.1
 """Logged hit rates that count as nothing, and as something."""
 
@@ -73,6 +79,7 @@ def explain_counters(counters: Counters, blocks: BlockLengths) -> Answer:
 def _answers(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     """Yield the causes that fit, the surest first. The last one always fits."""
     yield from _without_lookups(counters)
+    yield from _counted_again(counters)
     yield from _too_short(counters, blocks)
     yield from _fallen(counters, blocks)
     if counters.queries is None:
@@ -100,9 +107,36 @@ def _without_lookups(counters: Counters) -> Iterator[Answer]:
         yield Answer(Cause.NO_REQUEST, True, ("No request has been looked up yet.",))
 
 
+def _counted_again(counters: Counters) -> Iterator[Answer]:
+    """Yield the answer for more lookups than prompts.
+
+    A prompt that is not counted yet has blocks, so the pool bounds what all of them have.
+    """
+    queries, prompts = counters.queries, counters.prompt_tokens
+    if queries is None or not prompts or queries <= _MUCH_MORE * prompts:
+        return
+    is_sure = counters.pool_tokens is not None and queries - prompts > counters.pool_tokens
+    if not is_sure and not counters.preemptions:
+        return
+    said = f"{queries:,} tokens were looked up for {prompts:,} tokens of prompts: {queries / prompts:.1f} times each."
+    why = "Older versions of vLLM look up and count a request again at each try to admit it, and after a preemption."
+    rate = f"So the rate of {(counters.hits or 0) / queries:.1%} is not the share of prompts that was found."
+    if counters.cached is None:
+        yield Answer(Cause.COUNTED_AGAIN, is_sure, (said, why, rate), SOURCES)
+    else:
+        share = f"By source, {counters.cached:,} of {prompts:,} tokens of prompts came from this cache:"
+        yield Answer(Cause.COUNTED_AGAIN, is_sure, (said, why, rate, f"{share} {counters.cached / prompts:.1%}."))
+
+
 def _too_short(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
-    """Yield the answer for prompts of which none is long enough, by the longest that was counted."""
-    if not counters.lengths or counters.hits:
+    """Yield the answer for prompts of which none is long enough, by the longest that is possible or was counted."""
+    if counters.hits:
+        return
+    most = counters.max_model_len
+    if counters.queries and most is not None and most < blocks.shortest:
+        said = f"The server takes requests of at most {most:,} tokens (--max-model-len)."
+        yield Answer(Cause.SHORT, True, (said, f"The shortest prompt that finds anything has {blocks.shortest:,}."))
+    if not counters.lengths:
         return
     total = counters.lengths[-1][1]
     longest = next(bound for bound, count in counters.lengths if count == total)
@@ -147,6 +181,12 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
         yield Answer(cause, False, (said, why), PAIR)
     if evicted := _evicted(counters):
         yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+    if counters.states_at_end:
+        where = (
+            "SGLang keeps a state only where a request ended (no_buffer), and looks for a hit before a prompt's end."
+        )
+        so = "So the same prompt again finds nothing. A prompt that continues the answer does."
+        yield Answer(Cause.STATES, False, (said, where, so), STRATEGY)
     kept = "Or they share, and no state or window was kept where they part: --prefix-cache-retention-interval."
     early = "Prompts differ at their beginning (a date, a name), or may not share (a salt, an adapter, an image)."
     excluded = _nothing_evicted(counters, blocks)
@@ -157,6 +197,8 @@ def _found(counters: Counters, blocks: BlockLengths) -> Answer:
     """Return the answer where something was found: what is known of the rest."""
     hits, queries = counters.hits or 0, counters.queries or 0
     said = f"{hits:,} of {queries:,} tokens of prompts were found: {hits / queries:.1%}."
+    if counters.last_batch is not None:
+        said += f" The gauge sglang:cache_hit_rate ({counters.last_batch:.1%}) is of the last batch alone."
     if evicted := _evicted(counters):
         return Answer(Cause.EVICTED, False, (said, evicted), TRACE)
     if kept := _nothing_evicted(counters, blocks):
@@ -169,7 +211,8 @@ def _written(counters: Counters) -> int | None:
     """Return the tokens that were computed and written into blocks since the start, or `None` if not known."""
     if counters.prompt_tokens is None or counters.hits is None or counters.generated is None:
         return None
-    return counters.prompt_tokens - counters.hits + counters.generated
+    computed = counters.prompt_tokens - counters.hits if counters.computed is None else counters.computed
+    return computed + counters.generated if computed >= 0 else None
 
 
 def _evicted(counters: Counters) -> str:

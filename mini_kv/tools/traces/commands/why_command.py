@@ -62,7 +62,16 @@ def run(args: argparse.Namespace) -> int:
     def lines() -> list[str]:
         helpful = help_of_flags(args.model, blocks, rows)
         explanation = [] if explained is None else _explanation(explained)
-        return [*explanation, *answer(blocks), *table(blocks, rows), *helpful, *more(Path(__file__).parents[4])]
+        own = [*answer(blocks), *table(blocks, rows), *helpful]
+        if counters is not None and counters.engine == "SGLang":
+            own = []  # the blocks are vLLM's
+        elif counters is not None and counters.block_size not in (None, blocks.unit, blocks.flags.block_size):
+            version = "its version of vLLM or its options are others"
+            other = (
+                f"The server has blocks of {counters.block_size:,} tokens, and vLLM 0.33 {blocks.unit:,}: {version}."
+            )
+            own = [other, "", *own]
+        return [*(explanation if own else explanation[:-1]), *own, *more(Path(__file__).parents[4])]
 
     return print_report(args, lambda: as_dict(blocks, rows, explained), lines)
 

@@ -17,6 +17,7 @@ Some have no prompts, and no command finds what a file does not hold. Then the s
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 _RESULTS = "it has no prompts: the data set of the run has them, as AIPerf's inputs.json, or the server's log"
@@ -63,7 +64,7 @@ def _inputs_of_aiperf(fields: Mapping[str, Any]) -> str:
     """Return how to read AIPerf's inputs. It may add the history when it sends them: then they are not the prompts."""
     for session in fields["data"] if isinstance(fields["data"], list) else ():
         chats = [payload.get("messages", ()) for payload in session.get("payloads", ())]
-        if any(chat[: len(before)] != before for before, chat in zip(chats, chats[1:], strict=False)):
+        if any(chat[: len(before)] != before for before, chat in pairwise(chats)):
             return _NO_HISTORY
     return "jq -c '.data[].payloads[]' FILE writes its requests, one per line"
 

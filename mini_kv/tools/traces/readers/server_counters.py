@@ -60,6 +60,16 @@ class Counters:
     """Drafts per step. 1 if there are some and no text says how many."""
     rates: tuple[float, ...] = field(default=())
     """The logged hit rates in their order, each 0.0 to 1.0: vLLM's are of the last 1,000 requests."""
+    max_model_len: int | None = None
+    """Tokens of the longest request that the server takes."""
+    computed: int | None = None
+    """Of `prompt_tokens`, those that were computed. vLLM counts them by source, each once."""
+    cached: int | None = None
+    """Of `prompt_tokens`, those that this cache had, counted in the same way."""
+    last_batch: float | None = None
+    """SGLang's gauge of the hit rate, 0.0 to 1.0. Each batch of prompts sets it anew."""
+    states_at_end: bool | None = None
+    """Whether SGLang keeps a state only where a request ended."""
     resets: int = 0
     """Times that the log says the cache was emptied."""
 
@@ -90,6 +100,7 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
     sums: dict[str, float] = defaultdict(float)
     buckets: dict[float, float] = defaultdict(float)
     info: dict[str, str] = {}
+    sources: dict[str, float] = defaultdict(float)
     for name, labels, value in _samples(text):
         sums[name] += value
         if name == "vllm:request_prompt_tokens_bucket":
@@ -98,9 +109,15 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
                 buckets[bound] += value
         elif name.endswith(":cache_config_info"):
             info |= labels
+        elif name == "vllm:prompt_tokens_by_source_total":
+            sources[labels.get("source", "")] += value
     names = {name.partition(":")[0] for name in sums}
     if "vllm" in names:
-        return _vllm(sums, info, tuple(sorted((bound, int(count)) for bound, count in buckets.items())))
+        lengths = tuple(sorted((bound, int(count)) for bound, count in buckets.items()))
+        computed, cached = (
+            int(sources[source]) if source in sources else None for source in ("local_compute", "local_cache_hit")
+        )
+        return replace(_vllm(sums, info, lengths), computed=computed, cached=cached)
     if "sglang" in names:
         return _sglang(sums, info)
     raise ConfigError(f"{source}: it has no metric of vLLM or SGLang (vllm:..., sglang:...)")
@@ -164,6 +181,7 @@ def _sglang(sums: dict[str, float], info: dict[str, str]) -> Counters:
         preemptions=number("num_retracted_requests_total"),
         block_size=_whole(info.get("page_size")),
         pool_tokens=number("max_total_num_tokens"),
+        last_batch=sums.get("sglang:cache_hit_rate"),
     )
 
 
@@ -178,7 +196,8 @@ def read_log(text: str, source: str = "the log") -> Counters:
         raise ConfigError(f"{source}: it has no line of vLLM or SGLang about the KV cache")
     is_sglang = bool(prefills) or "max_total_num_tokens" in text
     computed, cached = (sum(int(pair[at]) for pair in prefills) for at in (0, 1))
-    drafts = _first(r"num_speculative_tokens['\"]?[=:]\s?(\d+)|speculative_num_draft_tokens=(\d+)", text)
+    drafts = _first(r"num_spec(?:ulative)?_tokens['\"]?[=:]\s?(\d+)|speculative_num_draft_tokens=(\d+)", text)
+    has_states = "mamba usage" in text or "mamba_scheduler_strategy=" in text
     return Counters(
         "SGLang" if is_sglang else "vLLM",
         computed + cached if prefills else None,
@@ -189,6 +208,8 @@ def read_log(text: str, source: str = "the log") -> Counters:
         caching=False if off or caching[-1:] == ["False"] else (True if caching or prefills else None),
         drafts=drafts,
         rates=rates,
+        max_model_len=_first(r"max_(?:model|seq)_len['\"]?[=:]\s?(\d+)|context_len=(\d+)", text),
+        states_at_end="extra_buffer" not in text if has_states else None,
         resets=len(re.findall(r"Successfully reset prefix cache|Cache flushed", text)),
     )
 
