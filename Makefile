@@ -238,10 +238,11 @@ $(VENV)/.lint:
 	@$(PINNED) --group dev $(OR_SAY)
 	@touch $@
 
-# The simulator that four eviction policies are held against. Without its dependencies: for a stream of ids it uses numpy
-# alone, and boto3, which reads traces from S3, asks for an older python-dateutil than the rest.
+# The simulator that four eviction policies are held against, and DuckDB, which reads Parquet in a test. Without their
+# dependencies: for a stream of ids the simulator uses numpy alone, and boto3, which reads traces from S3, asks for an
+# older python-dateutil than the rest.
 $(VENV)/.peers:
-	@echo "adding libcachesim to $(VENV)"
+	@echo "adding libcachesim and duckdb to $(VENV)"
 	@$(PINNED) --no-deps --group peers $(OR_SAY)
 	@touch $@
 

@@ -39,7 +39,7 @@ def follow(path: Path) -> Path:
     assert match is not None
     command = match[1].replace("FILE", path.name)
     if command.startswith("duckdb"):  # the program's own command line is not on every machine, its library is
-        duckdb = pytest.importorskip("duckdb")
+        duckdb = pytest.importorskip("duckdb", reason="duckdb reads Parquet: make .venv/.peers")
         duckdb.sql(re.sub(r'duckdb -c "(.*)"', r"\1", command).replace(path.name, str(path)))
         return path.with_name(f"{path.name}.jsonl")
     if shutil.which(command.split()[0]) is None:
@@ -163,7 +163,7 @@ def test_observations_of_langfuse_become_requests(write: Write) -> None:
 
 def test_a_recording_of_kv_events_becomes_the_requests_that_it_shows(tmp_path: Path) -> None:
     """The verb that draws it writes them."""
-    pytest.importorskip("msgspec")
+    pytest.importorskip("msgspec", reason="recordings need msgspec: make test")
     path = tmp_path / "events"
     stored = {"type": "BlockStored", "block_hashes": [7], "parent_block_hash": None, "token_ids": [1, 2, 3, 4]}
     batch = {
@@ -208,7 +208,7 @@ def test_a_table_of_lengths_has_nothing_to_find(tmp_path: Path, table: str) -> N
 
 def test_parquet_becomes_lines(tmp_path: Path) -> None:
     """As public chat sets come from Hugging Face."""
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb reads Parquet: make .venv/.peers")
     path = tmp_path / "traffic"
     messages = "[{'content': 'hi', 'role': 'user'}, {'content': 'b', 'role': 'assistant'}]"
     duckdb.sql(f"COPY (SELECT 'a' AS conversation_id, {messages} AS conversation) TO '{path}' (FORMAT parquet)")
