@@ -47,7 +47,7 @@ VERBS = {
         "mini_kv.course.finale.serve_labs:parts_of_labs",
     ),
     "finale": Verb(ENGINE, "a rush hour through your parts of the labs, compared step by step", "course.commands"),
-    "why": Verb(SERVER, "how long a model's blocks are, and what prompts can find at best", "tools.traces.commands"),
+    "why": Verb(SERVER, "why a server finds nothing: by its counters, log and model", "tools.traces.commands"),
     "plan": Verb(SERVER, "groups, blocks and concurrency of a model in a given memory", "tools.planning"),
     "explain": Verb(SERVER, "why tokens of a trace were not found, one cause per row", "tools.traces.commands"),
     "replay": Verb(SERVER, "send a trace through the cache and report the hit rate", "tools.traces.commands"),

@@ -115,6 +115,11 @@ def test_4_prompts_are_long_enough_but_for_the_drafts() -> None:
         server.ask(SYSTEM[:20])
     server.found = [0] * 5
     assert server.cause(BlockLengths(2 * 16 + 1, 17)) == (Cause.DRAFTS, True)
+    server.ask(SYSTEM[:4])
+    server.found = [0] * 6
+    answer = explain_counters(read_metrics(server.metrics), BlockLengths(2 * 16 + 1, 17))
+    said = "At least 1 of the prompts are shorter: they find nothing without drafts either."
+    assert (answer.cause, answer.sentences[-1]) == (Cause.DRAFTS, said)
 
 
 def test_5_a_second_request_shows_a_state_where_to_be_kept() -> None:
@@ -358,12 +363,8 @@ def test_the_command_prints_the_cause_before_the_blocks(tmp_path: Path, capsys: 
         "This is certain: short prompts.",
         "",
     ]
-    version = "its version of vLLM or its options are others"
-    assert lines[3:6] == [
-        f"The server has blocks of 528 tokens, and vLLM 0.33 544: {version}.",
-        "",
-        "Qwen3.5 4B: hits end at multiples of 544 tokens.",
-    ]
+    same = "give the server's --gpu, --tensor-parallel-size and --kv-cache-dtype for the same"
+    assert lines[3] == f"The server's blocks have 528 tokens, and 544 in vLLM 0.33 as planned: {same}."
     assert main(["why", "qwen-3-8b", "--metrics", str(metrics), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["counters"]
     assert (told["cause"], told["is_sure"]) == ("short prompts", True)

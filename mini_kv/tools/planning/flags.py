@@ -53,7 +53,9 @@ class Flags:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the model, and the arguments that `read_flags` reads."""
-    parser.add_argument("model", metavar="MODEL", help="a config.json, or a name that --list prints")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a config.json, or a name: Qwen/Qwen3-8B, or one that --list prints"
+    )
     parser.add_argument("--list", action=_ListModels, nargs=0, help="print the names of models, and plan nothing")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     about = "drafts per step (default: 0)"

@@ -144,8 +144,14 @@ def _too_short(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
         return
     said = f"All {total:,} prompts have at most {longest:,.0f} tokens. The shortest that finds anything has"
     if longest >= blocks.shortest_without_drafts:
-        without = f"With drafts a hit drops its last block. Without them it is {blocks.shortest_without_drafts:,}."
-        yield Answer(Cause.DRAFTS, True, (f"{said} {blocks.shortest:,} with drafts.", without))
+        least = f"Without them the shortest that is sent twice has {blocks.shortest_without_drafts:,}."
+        without = f"With drafts (--speculative-config) a hit drops its last block. {least}"
+        too_short = max(
+            (count for bound, count in counters.lengths if bound < blocks.shortest_without_drafts), default=0
+        )
+        never = f"At least {too_short:,} of the prompts are shorter: they find nothing without drafts either."
+        sentences = (f"{said} {blocks.shortest:,} with drafts.", without, *[never] * (too_short > 0))
+        yield Answer(Cause.DRAFTS, True, sentences)
     else:
         yield Answer(Cause.SHORT, True, (f"{said} {blocks.shortest:,}.",))
 

@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
         if counters is not None and counters.engine == "SGLang":
             own = []  # the blocks are vLLM's
         elif counters is not None and counters.block_size not in (None, blocks.unit, blocks.flags.block_size):
-            version = "its version of vLLM or its options are others"
-            other = (
-                f"The server has blocks of {counters.block_size:,} tokens, and vLLM 0.33 {blocks.unit:,}: {version}."
+            same = "give the server's --gpu, --tensor-parallel-size and --kv-cache-dtype for the same"
+            size = (
+                f"The server's blocks have {counters.block_size:,} tokens, and {blocks.unit:,} in vLLM 0.33 as planned"
             )
-            own = [other, "", *own]
+            own = [f"{size}: {same}."]
         return [*(explanation if own else explanation[:-1]), *own, *more(Path(__file__).parents[4])]
 
     return print_report(args, lambda: as_dict(blocks, rows, explained), lines)
@@ -300,7 +300,7 @@ def _finer(model: str, blocks: Blocks) -> list[str]:
     changes: list[tuple[str, Flags]] = [
         ("--gdn-prefill-backend triton", replace(flags, gdn_prefill_backend="triton")),
         ("--kv-cache-dtype auto", replace(flags, kv_cache_dtype="auto")),
-        ("no drafts", replace(flags, num_speculative_tokens=0)),
+        ("no --speculative-config", replace(flags, num_speculative_tokens=0)),
         (f"--block-size {flags.block_size // 2}", replace(flags, block_size=max(1, flags.block_size // 2))),
     ]
     better = []
