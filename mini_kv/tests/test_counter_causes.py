@@ -307,8 +307,58 @@ def test_logs_and_metrics_of_both_engines_are_read() -> None:
         states_at_end=True,
     )
     assert read_metrics(SGLANG_METRICS) == Counters(
-        "SGLang", 1200, 400, 3, None, 1200, generated=90, pool_tokens=109_376, last_batch=0.25
+        "SGLang", 1200, 400, 3, None, 1200, generated=90, pool_tokens=109_376, last_batch=0.25, model="m"
     )
+
+
+def test_what_vllm_itself_wrote_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its metrics and its log's line for three requests, as dev/recorders/record_metrics.py had it write them."""
+    file = Path(__file__).with_name("recorded") / "vllm-0.33-metrics.txt"
+    text = file.read_text(encoding="utf-8")
+    counters = read_metrics(text)
+    bounds = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 1e300)
+    assert counters == Counters(
+        "vLLM",
+        queries=96,
+        hits=32,
+        requests=3,
+        running=0,
+        prompt_tokens=96,
+        lengths=tuple((float(bound), 3 if bound >= 50 else 0) for bound in bounds),
+        generated=90,
+        preemptions=0,
+        block_size=16,
+        pool_tokens=3200,
+        caching=True,
+        computed=64,
+        cached=32,
+        model="m",
+    )
+    assert read_log(text).rates == (0.333,)
+    assert main(["why", "qwen-3-8b", "--metrics", str(file), "--log", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "The cause: the cache finds what it can. This is certain.",
+        "32 of 96 tokens of prompts were found: 33.3%.",
+        "Nothing was evicted: 154 tokens were written, and the pool holds 3,200.",
+    ]
+
+
+def test_the_block_of_attention_counts_if_the_metrics_have_one() -> None:
+    """In a hybrid model vLLM may have made it longer than asked for."""
+    labels = 'block_size="16",effective_attention_block_size="784",num_gpu_blocks="11"'
+    counters = read_metrics(f"vllm:cache_config_info{{{labels}}} 1.0")
+    assert (counters.block_size, counters.pool_tokens) == (784, 7840)
+
+
+def test_the_model_is_the_servers_if_none_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text names it: the metrics, or the log's first lines."""
+    log = tmp_path / "server.log"
+    log.write_text(VLLM_LOG.replace("config: ", "config: model='Qwen/Qwen3.5-4B', "), encoding="utf-8")
+    assert main(["why", "--gpu", "a100", "--log", str(log)]) == 0
+    assert "The server's blocks have 528 tokens" in capsys.readouterr().out
+    log.write_text(VLLM_LOG, encoding="utf-8")
+    assert main(["why", "--log", str(log)]) == 2
+    assert capsys.readouterr().err == "mini-kv why: MODEL is missing, and no text of a server names it\n"
 
 
 def test_engines_of_one_server_are_added_and_other_lines_passed_over() -> None:
@@ -359,8 +409,8 @@ def test_the_command_prints_the_cause_before_the_blocks(tmp_path: Path, capsys: 
     assert main(["why", "Qwen/Qwen3.5-4B", "--gpu", "a100", "--metrics", str(metrics), "--log", str(log)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
+        "The cause: short prompts. This is certain.",
         "All 5 prompts have at most 100 tokens. The shortest that finds anything has 1,057.",
-        "This is certain: short prompts.",
         "",
     ]
     same = "give the server's --gpu, --tensor-parallel-size and --kv-cache-dtype for the same"

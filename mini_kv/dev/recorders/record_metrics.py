@@ -74,6 +74,7 @@ def main() -> None:
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("vllm").addHandler(handler)
+    logging.getLogger("vllm").setLevel(logging.INFO)
     for request in REQUESTS:
         for receiver in (logger, log):
             receiver.record(*step(*request), engine_idx=0)

@@ -51,11 +51,10 @@ class Flags:
         return model, with_cache_dtype(layers, asked.pop() if asked else "auto")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the model, and the arguments that `read_flags` reads."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a config.json, or a name: Qwen/Qwen3-8B, or one that --list prints"
-    )
+    about = "a config.json, or a name: Qwen/Qwen3-8B, or one that --list prints"
+    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=about)
     parser.add_argument("--list", action=_ListModels, nargs=0, help="print the names of models, and plan nothing")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     about = "drafts per step (default: 0)"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mini_kv.tools.traces.readers.request_logs import LOGGING
 from mini_kv.tools.traces.readers.server_counters import Counters
 
 
@@ -58,10 +59,11 @@ class Answer:
     sentences: tuple[str, ...]
     record: str = ""
     """The one thing to record next, if there is one."""
+    has_fallen: bool = False
+    """Whether the logged rate was high before."""
 
 
 PAIR = "two prompts that should share, as two lines of tokens or texts: mini-kv explain --pair A B"
-TRACE = "your traffic as a trace, an hour of it: mini-kv curve TRACE, and mini-kv explain TRACE --num-blocks N"
 METRICS = "the server's metrics, beside the log: --metrics http://HOST:PORT/metrics"
 SOURCES = "vllm:prompt_tokens_by_source_total, or cached_tokens in the usage of single answers"
 STRATEGY = "the same prompt twice, with --mamba-scheduler-strategy extra_buffer"
@@ -161,18 +163,20 @@ def _fallen(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     rates = counters.rates
     if len(rates) < 4 or max(rates[:-2]) < HIGH or max(rates[-2:]) > FALLEN:
         return
-    said = f"The logged hit rate was {max(rates[:-2]):.0%} and fell to {rates[-1]:.0%}."
+    said = (
+        f"The logged hit rate was {max(rates[:-2]):.0%} and fell to {rates[-1]:.0%}. It is of the last 1,000 requests."
+    )
     kept = _nothing_evicted(counters, blocks)
     if counters.resets:
         times = "once" if counters.resets == 1 else f"{counters.resets:,} times"
-        yield Answer(Cause.RESET, False, (said, f"The log says that the cache was emptied {times}."), PAIR)
+        yield Answer(Cause.RESET, False, (said, f"The log says that the cache was emptied {times}."), PAIR, True)
     if evicted := _evicted(counters):
-        yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+        yield Answer(Cause.EVICTED, False, (said, *evicted), _trace(counters), True)
     if kept:
         why = "So newer prompts differ from those before at their beginning, or may not share with them."
-        yield Answer(Cause.DIFFERENT, False, (said, *kept, why), PAIR)
+        yield Answer(Cause.DIFFERENT, False, (said, *kept, why), PAIR, True)
     why = "Either the pool is full since then, or the prompts have changed. The counters would tell."
-    yield Answer(Cause.UNKNOWN, False, (said, why), METRICS)
+    yield Answer(Cause.UNKNOWN, False, (said, why), METRICS, True)
 
 
 def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
@@ -186,7 +190,7 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
         why = f"A prompt has {mean:,.0f} tokens on average, and the shortest that finds anything {blocks.shortest:,}."
         yield Answer(cause, False, (said, why), PAIR)
     if evicted := _evicted(counters):
-        yield Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+        yield Answer(Cause.EVICTED, False, (said, *evicted), _trace(counters))
     if counters.states_at_end:
         where = (
             "SGLang keeps a state only where a request ended (no_buffer), and looks for a hit before a prompt's end."
@@ -206,11 +210,11 @@ def _found(counters: Counters, blocks: BlockLengths) -> Answer:
     if counters.last_batch is not None:
         said += f" The gauge sglang:cache_hit_rate ({counters.last_batch:.1%}) is of the last batch alone."
     if evicted := _evicted(counters):
-        return Answer(Cause.EVICTED, False, (said, evicted), TRACE)
+        return Answer(Cause.EVICTED, False, (said, *evicted), _trace(counters))
     if kept := _nothing_evicted(counters, blocks):
         rest = "Unless the cache was reset, the rest begins no earlier prompt that may share, or fills no block."
         return Answer(Cause.ALL_FOUND, blocks.shortest == blocks.shortest_without_drafts, (said, *kept, rest))
-    return Answer(Cause.UNKNOWN, False, (said,), TRACE)
+    return Answer(Cause.UNKNOWN, False, (said,), _trace(counters))
 
 
 def _written(counters: Counters) -> int | None:
@@ -221,15 +225,30 @@ def _written(counters: Counters) -> int | None:
     return computed + counters.generated if computed >= 0 else None
 
 
-def _evicted(counters: Counters) -> str:
-    """Return the sentence that speaks for evictions, or an empty string."""
+def _evicted(counters: Counters) -> tuple[str, ...]:
+    """Return the sentences that speak for evictions, with the cause that would look the same, or none."""
+    sentences = []
+    written = _written(counters)
+    if written is not None and counters.pool_tokens is not None and written > counters.pool_tokens:
+        sentences.append(
+            f"{written:,} tokens were written into a pool of {counters.pool_tokens:,}, so blocks were used again."
+        )
     if counters.preemptions:
         times = "once" if counters.preemptions == 1 else f"{counters.preemptions:,} times"
-        return f"A request was preempted {times}: the pool was full then, and cached blocks are evicted before that."
-    written = _written(counters)
-    if written is None or counters.pool_tokens is None or written <= counters.pool_tokens:
-        return ""
-    return f"{written:,} tokens were written into a pool of {counters.pool_tokens:,}, so blocks were used again."
+        sentences.append(f"A request was preempted {times}: the pool was full, with no cached block left to evict.")
+    if not sentences:
+        return ()
+    rival = "Prompts that share nothing would show the same counters."
+    helps = "A larger pool helps (--kv-cache-dtype fp8, more memory or GPUs), fewer requests at once (--max-num-seqs),"
+    return (*sentences, rival, f"{helps} or to send each user's requests to the same server.")
+
+
+def _trace(counters: Counters) -> str:
+    """Return how to record an hour of traffic, and what to do with it."""
+    size, pool = counters.block_size, counters.pool_tokens
+    flag = f" --num-blocks {pool // size + 1}" if size and pool else " --num-blocks N"
+    how = f"an hour of requests in the server's log ({LOGGING[counters.engine]})"
+    return f"{how}: mini-kv curve LOG{flag}, and mini-kv explain LOG{flag}"
 
 
 def _nothing_evicted(counters: Counters, blocks: BlockLengths) -> tuple[str, ...]:

@@ -33,15 +33,15 @@ LONGEST = 10_000_000
 """Tokens of the longest prompt: its blocks are made and looked up one by one."""
 _LEAST_INTERVAL = 512
 """Tokens from one kept window or state to the next. With fewer, they would use most of the memory."""
-PAGE = "book/docs/answers/hit-rate-is-zero.md"
-"""The book's page on the causes of a hit rate of zero."""
+PAGE, FALLS_PAGE = "book/docs/answers/hit-rate-is-zero.md", "book/docs/answers/hit-rate-falls-to-zero.md"
+"""The book's pages on the causes of a hit rate that is zero, or falls to it."""
 _TAIL = 1_000
 """Tokens that are different in each request, after the shared ones."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads: vLLM's, where vLLM has them."""
-    add_flags(parser)
+    add_flags(parser, nargs="?")
     about = "lengths of prompts, or of the prefix that they share"
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[], metavar="N", help=about)
     group = parser.add_argument_group("what your server says of itself, vLLM or SGLang")
@@ -60,29 +60,29 @@ def run(args: argparse.Namespace) -> int:
         explained = None if counters is None else explain_counters(counters, lengths_of(blocks, counters))
 
     def lines() -> list[str]:
-        helpful = help_of_flags(args.model, blocks, rows)
-        explanation = [] if explained is None else _explanation(explained)
-        own = [*answer(blocks), *table(blocks, rows), *helpful]
-        if counters is not None and counters.engine == "SGLang":
-            own = []  # the blocks are vLLM's
-        elif counters is not None and counters.block_size not in (None, blocks.unit, blocks.flags.block_size):
-            same = "give the server's --gpu, --tensor-parallel-size and --kv-cache-dtype for the same"
-            size = (
-                f"The server's blocks have {counters.block_size:,} tokens, and {blocks.unit:,} in vLLM 0.33 as planned"
-            )
-            own = [f"{size}: {same}."]
-        return [*(explanation if own else explanation[:-1]), *own, *more(Path(__file__).parents[4])]
+        root = Path(__file__).parents[4]
+        own = [*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]
+        if counters is None or explained is None:
+            return [*own, *more(root)]
+        return [
+            *_explanation(explained),
+            *_of_model(counters, blocks, own, is_asked=bool(rows)),
+            *more(root, has_fallen=explained.has_fallen),
+        ]
 
     return print_report(args, lambda: as_dict(blocks, rows, explained), lines)
 
 
 def _counters(args: argparse.Namespace) -> Counters | None:
-    """Return what the server's texts say, and let its drafts be the model's, if none are given. `None`: no text."""
+    """Return what the server's texts say, and use its model and drafts, if none are given. `None`: no text."""
     metrics = None if args.metrics is None else read_metrics(read_source(args.metrics), args.metrics)
     log = None if args.log is None else read_log(read_source(args.log), args.log)
     counters = metrics.beside(log) if metrics and log else metrics or log
     if counters is not None and not args.num_speculative_tokens:
         args.num_speculative_tokens = counters.drafts or 0
+    args.model = args.model or (None if counters is None else counters.model)
+    if args.model is None:
+        raise ConfigError("MODEL is missing, and no text of a server names it")
     return counters
 
 
@@ -104,10 +104,24 @@ def lengths_of(blocks: "Blocks", counters: Counters) -> BlockLengths:
 
 def _explanation(explained: Answer) -> list[str]:
     """Return the lines about the server's counters."""
-    sure = "This is certain" if explained.is_sure else "This is likely, and not certain"
-    verdict = [] if explained.cause is Cause.UNKNOWN else [f"{sure}: {explained.cause}."]
+    sure = "This is certain." if explained.is_sure else "This is likely, and not certain."
+    verdict = f"The cause: {explained.cause}. {sure}"
+    if explained.cause is Cause.UNKNOWN:
+        verdict = "The cause cannot be told from this."
     record = [f"To know more, record {explained.record}"] if explained.record else []
-    return [*explained.sentences, *verdict, *record, ""]
+    return [verdict, *explained.sentences, *record]
+
+
+def _of_model(counters: Counters, blocks: "Blocks", own: list[str], *, is_asked: bool) -> list[str]:
+    """Return the lines about the model's blocks, if they say something of this server, or lengths were asked for."""
+    is_short = blocks.unit <= blocks.flags.block_size and counters.hits
+    if counters.engine == "SGLang" or (is_short and not is_asked):
+        return []  # the blocks are vLLM's, and short ones have found something
+    if counters.block_size in (None, blocks.unit, blocks.flags.block_size):
+        return ["", *own]
+    same = "give the server's --gpu, --tensor-parallel-size and --kv-cache-dtype for the same"
+    size = f"The server's blocks have {counters.block_size:,} tokens, and {blocks.unit:,} in vLLM 0.33 as planned"
+    return ["", f"{size}: {same}."]
 
 
 def answered(args: argparse.Namespace) -> tuple["Blocks", list["Hits"]]:
@@ -314,18 +328,20 @@ def _finer(model: str, blocks: Blocks) -> list[str]:
     return better
 
 
-def more(root: Path) -> list[str]:
+def more(root: Path, *, has_fallen: bool = False) -> list[str]:
     """Return a line that names the book's page on a hit rate of zero, or nothing without the book.
 
     Args:
         root: of the checkout. If its `book/course.toml` has the book's address, the line has the page's.
+        has_fallen: name the page on a rate that falls to zero.
     """
-    page, course = root / PAGE, root / "book/course.toml"
+    name = FALLS_PAGE if has_fallen else PAGE
+    page, course = root / name, root / "book/course.toml"
     if not page.is_file():
         return []
     settings = course.read_text(encoding="utf-8") if course.is_file() else ""
     site = re.search(r'^site = "(https://[^"]+)"', settings, re.MULTILINE)
-    place = f"{site[1].rstrip('/')}/{page.parent.name}/{page.stem}/" if site else PAGE
+    place = f"{site[1].rstrip('/')}/{page.parent.name}/{page.stem}/" if site else name
     return ["", f"Other causes of a hit rate of zero: {place}"]
 
 

@@ -30,10 +30,12 @@ from mini_kv.tools.traces.readers.mooncake import json_object, quote
 from mini_kv.tools.traces.readers.texts import Encoder
 from mini_kv.tools.traces.readers.token_trace import TokenRequest, checked_tokens
 
-HOW_TO_LOG = (
-    "vLLM logs prompts with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG, SGLang with --log-requests"
-    " --log-requests-level 3"
-)
+LOGGING = {
+    "vLLM": "--enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG",
+    "SGLang": "--log-requests --log-requests-level 3",
+}
+"""What makes a server log its prompts, by engine."""
+HOW_TO_LOG = f"vLLM logs prompts with {LOGGING['vLLM']}, SGLang with {LOGGING['SGLang']}"
 _OUT_OF_STEP = 60_000
 """Milliseconds: the largest step back in time between two lines of one log, because a server has several processes."""
 _CUT_TEXT, _CUT_HALF = "...", 1024

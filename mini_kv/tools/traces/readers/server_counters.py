@@ -70,6 +70,8 @@ class Counters:
     """SGLang's gauge of the hit rate, 0.0 to 1.0. Each batch of prompts sets it anew."""
     states_at_end: bool | None = None
     """Whether SGLang keeps a state only where a request ended."""
+    model: str | None = None
+    """The model's name."""
     resets: int = 0
     """Times that the log says the cache was emptied."""
 
@@ -100,9 +102,11 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
     sums: dict[str, float] = defaultdict(float)
     buckets: dict[float, float] = defaultdict(float)
     info: dict[str, str] = {}
+    model: str | None = None
     sources: dict[str, float] = defaultdict(float)
     for name, labels, value in _samples(text):
         sums[name] += value
+        model = labels.get("model_name", model)
         if name == "vllm:request_prompt_tokens_bucket":
             bound = _number(labels.get("le", "").replace("+Inf", LONGEST))
             if bound is not None:
@@ -117,9 +121,9 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
         computed, cached = (
             int(sources[source]) if source in sources else None for source in ("local_compute", "local_cache_hit")
         )
-        return replace(_vllm(sums, info, lengths), computed=computed, cached=cached)
+        return replace(_vllm(sums, info, lengths), computed=computed, cached=cached, model=model)
     if "sglang" in names:
-        return _sglang(sums, info)
+        return replace(_sglang(sums, info), model=model)
     raise ConfigError(f"{source}: it has no metric of vLLM or SGLang (vllm:..., sglang:...)")
 
 
@@ -147,7 +151,10 @@ def _vllm(sums: dict[str, float], info: dict[str, str], lengths: tuple[tuple[flo
     def number(name: str) -> int | None:
         return int(sums[f"vllm:{name}"]) if f"vllm:{name}" in sums else None
 
-    block_size, num_blocks = (_whole(info.get(name)) for name in ("block_size", "num_gpu_blocks"))
+    effective, block_size, num_blocks = (
+        _whole(info.get(name)) for name in ("effective_attention_block_size", "block_size", "num_gpu_blocks")
+    )
+    block_size = effective or block_size
     pool = block_size * (num_blocks - 1) if block_size and num_blocks else _whole(info.get("kv_cache_size_tokens"))
     return Counters(
         "vLLM",
@@ -210,6 +217,7 @@ def read_log(text: str, source: str = "the log") -> Counters:
         rates=rates,
         max_model_len=_first(r"max_(?:model|seq)_len['\"]?[=:]\s?(\d+)|context_len=(\d+)", text),
         states_at_end="extra_buffer" not in text if has_states else None,
+        model=named[1] if (named := re.search(r"\bmodel(?:_path)?='([^']+)'", text)) else None,
         resets=len(re.findall(r"Successfully reset prefix cache|Cache flushed", text)),
     )
 
