@@ -334,7 +334,7 @@ def test_what_vllm_itself_wrote_is_read(capsys: pytest.CaptureFixture[str]) -> N
         cached=32,
         model="m",
     )
-    assert read_log(text).rates == (0.333,)
+    assert read_log(text).rates == (33.3 / 100,)
     assert main(["why", "qwen-3-8b", "--metrics", str(file), "--log", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[:3] == [
         "The cause: the cache finds what it can. This is certain.",
