@@ -36,7 +36,9 @@ def model_of(weight_bytes: float | None, active_share: float | None = 1.0) -> Mo
 
 def fit_of(model: Model) -> Fit:
     """Return how requests of 100 tokens fit on the card, in blocks of 10."""
-    return make_fit(model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100)
+    return make_fit(
+        model, Flags(10), model.kv_cache_spec, memory_of(CARD, model, 1, 0.9), max_len=100, max_num_batched_tokens=8192
+    )
 
 
 def test_a_card_holds_weights_and_cache_and_leaves_a_share():

@@ -180,7 +180,7 @@ def make_fit(
     memory: Memory,
     *,
     max_len: int,
-    max_num_batched_tokens: int = 8192,
+    max_num_batched_tokens: int,
     num_steps: int = 2,
     disable_hybrid: bool | None = None,
 ) -> Fit:
