@@ -175,10 +175,9 @@ class ClaudeCode(Maker):
             self.wait(pause)
 
     def compact(self, summary: str, *, by_hand: bool = False) -> None:
-        """Replace the history by a summary. By hand the conversation goes on behind the line before."""
+        """Replace the history by a summary. By hand the conversation goes on after the line before."""
         leaf = self.parent
-        about = {"logicalParentUuid": leaf} if by_hand else {}
-        boundary = self.line("system", None, subtype="compact_boundary", content="Conversation compacted", **about)
+        boundary = self.line("system", None, subtype="compact_boundary", content="Conversation compacted")
         self.sent = [("user", summary)]
         self.line("user", boundary, isCompactSummary=True, message={"role": "user", "content": summary})
         if by_hand:

@@ -87,6 +87,17 @@ def test_a_fork_that_has_every_line_twice_has_every_turn_once():
     ]
 
 
+def test_a_title_with_an_id_is_not_a_line_of_the_conversation():
+    """A fork ends with one. The parent of the next question was never written."""
+    made = ClaudeCode()
+    made.turns(2)
+    made.line("custom-title", None, customTitle="A fork")
+    made.parent = "00000000-0000-4000-8000-000000009999"
+    made.turns(1)
+    assert rows_of(made.lines) == CHAT
+    assert breaks_of(made.lines) == []
+
+
 def test_a_copy_that_has_the_time_of_the_resumption_has_no_turn():
     """Older versions wrote the history again into a new file, all at one time."""
     made = ClaudeCode()
@@ -119,15 +130,18 @@ def test_after_compact_the_conversation_goes_on_beside_the_summary():
     assert [len(turn.parts) for turn in analysed(made.lines).session.turns] == [1, 3, 3, 5]
 
 
-def test_a_second_compaction_that_writes_the_history_again_counts_nothing_twice():
-    """The line that the second compaction names as its last one is behind the last copy."""
+@pytest.mark.parametrize("has_hook", [False, True], ids=["after the first question", "after a hook's line"])
+def test_a_second_compaction_that_writes_the_history_again_counts_nothing_twice(has_hook: bool):
+    """The conversation then goes on after a line before the first compaction, or after one that follows the copies."""
     made = ClaudeCode()
     made.turns(2)
     copies = deepcopy(made.lines)
     made.compact(made.text(100), by_hand=True)
     made.turns(1)
     made.lines += copies
-    made.line("system", copies[-1]["uuid"], subtype="stop_hook_summary")
+    made.parent = copies[0]["uuid"]
+    if has_hook:
+        made.line("system", copies[-1]["uuid"], subtype="stop_hook_summary")
     made.compact(made.text(90), by_hand=True)
     made.turns(1)
     assert [row[1:] for row in rows_of(made.lines)] == [

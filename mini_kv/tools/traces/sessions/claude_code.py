@@ -10,7 +10,7 @@ One JSON object per line. Lines with a `uuid` form trees: `parentUuid` is the li
     isSidechain         a subagent's line; agentId names the subagent
     usage.iterations    the counts of each prompt, if the provider ran a tool within the answer. The others are sums
     compact_boundary    subtype of the line where a compaction begins a new tree; the next line has isCompactSummary.
-                        After /compact the conversation goes on behind logicalParentUuid, beside the new tree
+                        After /compact the parent of the next question is a line before the compaction
     forkedFrom          a line that was copied from another session, with its time
     microcompact_boundary   old tool results are cleared from the prompts after this line
     context_management  its applied_edits say what the provider cleared from this answer's prompt
@@ -42,6 +42,8 @@ from mini_kv.tools.traces.sessions.session import (
 )
 
 _HOUR = 3600
+_IN_TREES = ("user", "assistant", "attachment", "system", "progress")
+"""The types of lines that have a parent."""
 _NO_MODEL = "<synthetic>"
 """The model of an answer that Claude Code wrote itself, such as an error message."""
 
@@ -61,6 +63,8 @@ class _Node:
     parent: str | None
     previous: "_Node | None"
     """The conversation's line before in the file. It replaces a parent that the file lacks, as after a damaged line."""
+    summary: "_Node | None"
+    """The summary of the conversation's last compaction. It replaces a parent before the compaction."""
     is_side: bool
     """Whether it is a subagent's line."""
     time: int
@@ -91,10 +95,6 @@ class ClaudeCodeReader:
         self._nodes: dict[str, _Node] = {}
         self._last: dict[str, _Node] = {}
         """The last line of the main conversation, and of each subagent with an id."""
-        self._leaf: str | None = None
-        """The last line before the last compaction."""
-        self._summaries: dict[str, _Node] = {}
-        """The summary of each compaction, by the last line before it."""
         self._children: dict[str, list[_Node]] = {}
         """Lines with results, by their parent."""
         self._conversations: dict[str, int] = {}
@@ -116,8 +116,10 @@ class ClaudeCodeReader:
     def add(self, number: int, fields: dict[str, Any]) -> None:
         """Read a line. Raises `ValueError` with the problem."""
         uuid = member(fields, "uuid", str)
-        if uuid is None or uuid in self._nodes:
-            return  # a title, a snapshot of files, a queue: not part of a prompt. Or a line that is written again
+        if uuid is None or fields.get("type") not in _IN_TREES:
+            return  # a title, a snapshot of files, a queue: not part of a prompt
+        if uuid in self._nodes:
+            return  # written again
         node = self._node(number, uuid, fields)
         self._nodes[uuid] = node
         if fields.get("forkedFrom"):
@@ -161,7 +163,8 @@ class ClaudeCodeReader:
                 _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
         parent = member(fields, "parentUuid", str)
         sets = frozenset(calls), frozenset(results)
-        node = _Node(number, uuid, parent, previous, is_side, milliseconds_of(fields), parts, *sets)
+        summary = None if previous is None else previous.summary
+        node = _Node(number, uuid, parent, previous, summary, is_side, milliseconds_of(fields), parts, *sets)
         if agent is not None:
             self._last[str(agent)] = node
         self._compact(node, fields)
@@ -178,10 +181,8 @@ class ClaudeCodeReader:
             node.compaction = node.line
         if fields.get("subtype") == "microcompact_boundary":
             node.cleared = node.line
-        if is_boundary:
-            self._leaf = member(fields, "logicalParentUuid", str)
-        if is_summary and self._leaf is not None:
-            self._summaries[self._leaf] = node
+        if is_summary:
+            node.summary = node
 
     def _answer(self, node: _Node, fields: dict[str, Any]) -> None:
         """Begin a turn, or take the counts of another part of its answer."""
@@ -190,7 +191,8 @@ class ClaudeCodeReader:
         if usage is None or message.get("model") == _NO_MODEL:
             return
         conversation = self._conversation(node, fields)
-        key = f"{conversation} {message.get('id') or node.uuid} {fields.get('requestId')}"
+        request = fields.get("requestId")
+        key = f"{conversation} {message.get('id') or request or node.uuid} {request}"
         usage = _last_usage(usage)
         turn = self._answers.get(key)
         if turn is None or self._is_another(node, fields, usage, turn):
@@ -237,11 +239,11 @@ class ClaudeCodeReader:
         """Return the line before in the conversation. A subagent may begin at one of the main one."""
         if node.parent is None:
             return None
-        summary = self._summaries.get(node.parent)
-        if summary is not None and summary.line < node.line:
-            return summary
         before = self._nodes.get(node.parent) or node.previous
-        return None if before is None or (node.is_side and not before.is_side) else before
+        if before is None or (node.is_side and not before.is_side):
+            return None
+        is_compacted = node.summary is not None and node.summary is not node and before.line < node.summary.line
+        return node.summary if is_compacted else before
 
     def _lines_before(self, node: _Node) -> Iterator[_Node]:
         """Yield the lines on the way to the root. Raises `ValueError` if they form a circle."""
