@@ -5,7 +5,6 @@ The shapes are those of public reports. The sessions are made up.
 
 import json
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from mini_kv.tests.made_sessions import LARGE, SMALL, ClaudeCode, Codex, Maker
 from mini_kv.tools.traces.readers.mooncake import TraceError
 from mini_kv.tools.traces.sessions.analysis import Analysis, analyse
-from mini_kv.tools.traces.sessions.session_formats import read_session, read_session_file
+from mini_kv.tools.traces.sessions.session_formats import read_session
 
 Line = dict[str, Any]
 
@@ -191,19 +190,18 @@ def test_a_subagent_s_file_continues_after_a_line_that_was_never_written():
     assert breaks_of(made.lines) == []
 
 
-@pytest.mark.parametrize("below", [".", "workflows/one"])
-def test_subagents_with_files_of_their_own_are_said_to_be_missing(below: str, tmp_path: Path):
+@pytest.mark.parametrize("is_inside", [False, True], ids=["in a file of its own", "in this file"])
+def test_a_subagent_whose_turns_are_elsewhere_is_said_to_be_missing(is_inside: bool):
     made = ClaudeCode()
-    made.turns(1)
-    path = tmp_path / "session.jsonl"
-    path.write_bytes(b"".join(made.file()))
-    assert read_session_file(path).notes == []
-    folder = tmp_path / "session" / "subagents"
-    (folder / below).mkdir(parents=True)
-    (folder / below / "agent-1.jsonl").touch()
-    assert read_session_file(path).notes == [
-        f"subagents have files of their own, whose turns are not in this report: 1 in {folder}"
-    ]
+    made.user(made.text(80))
+    made.answer(calls=["a"])
+    if is_inside:
+        made.subagent("a1", 2)
+    made.result("a", made.text(50))
+    made.lines[-1]["toolUseResult"] = {"status": "completed", "agentId": "a1"}
+    made.answer(text=made.text(40))
+    note = "subagents whose turns are not in this file, but in one of their own: 1"
+    assert analysed(made.lines).session.notes == ([] if is_inside else [note])
 
 
 # Codex: a question has 200 tokens, an answer 100 after 4 seconds, and the next question comes 20 seconds later --------

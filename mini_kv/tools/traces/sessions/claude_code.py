@@ -7,7 +7,8 @@ One JSON object per line. Lines with a `uuid` form trees: `parentUuid` is the li
 
     message.id          lines with the same id are parts of one answer, and repeat its usage. Its output_tokens grow
     usage               input_tokens (neither read nor written), cache_creation_input_tokens, cache_read_input_tokens
-    isSidechain         a subagent's line; agentId names the subagent
+    isSidechain         a subagent's line; agentId names the subagent. Newer versions write a file for each
+    toolUseResult       its agentId names the subagent that a tool's result comes from
     usage.iterations    the counts of each prompt, if the provider ran a tool within the answer. The others are sums
     compact_boundary    subtype of the line where a compaction begins a new tree; the next line has isCompactSummary.
                         After /compact the parent of the next question is a line before the compaction
@@ -108,6 +109,8 @@ class ClaudeCodeReader:
         """Answers whose time is that of their prompt."""
         self._forked = 0
         """Last line that was copied from another session."""
+        self._subagents: set[str] = set()
+        """Ids of the subagents that gave a result."""
         self._sums: dict[int, None] = {}
         """Lines of the answers whose counts are sums."""
         self._ttls: dict[int, int] = {}
@@ -124,6 +127,9 @@ class ClaudeCodeReader:
         self._nodes[uuid] = node
         if fields.get("forkedFrom"):
             self._forked = number
+        result = fields.get("toolUseResult")
+        if isinstance(result, dict) and result.get("agentId"):
+            self._subagents.add(str(result["agentId"]))
         if node.results and node.parent is not None:
             self._children.setdefault(node.parent, []).append(node)
         if fields.get("type") == "assistant":
@@ -140,6 +146,8 @@ class ClaudeCodeReader:
         for turn in turns:
             turn.conversation = used.index(turn.conversation)
         notes = [f"line {line}: {_SUM}" for line in self._sums]
+        if others := len(self._subagents - set(keys)):
+            notes.append(f"subagents whose turns are not in this file, but in one of their own: {others}")
         if self._forked:
             notes.append(f"lines up to {self._forked} are copied from another session, whose file has their turns, too")
         if self._num_untimed:

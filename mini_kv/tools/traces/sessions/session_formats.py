@@ -39,13 +39,7 @@ def read_session_file(path: str | os.PathLike[str], format_name: str | None = No
     """
     if os.fspath(path) == EXAMPLE:
         path = example_path(format_name or "claude-code")
-    session = read_session(lines_of(path, MAX_LINE_BYTES), os.fspath(path), format_name)
-    folder = Path(os.fspath(path).removesuffix(".gz").removesuffix(".jsonl")) / "subagents"
-    others = len(list(folder.rglob("agent-*.jsonl")))
-    if not others:
-        return session
-    note = f"subagents have files of their own, whose turns are not in this report: {others} in {folder}"
-    return replace(session, notes=[*session.notes, note])
+    return read_session(lines_of(path, MAX_LINE_BYTES), os.fspath(path), format_name)
 
 
 def example_path(format_name: str) -> Path:
