@@ -212,7 +212,7 @@ class ClaudeCodeReader:
             self._sums[turn.line] = None
 
     def _is_another(self, node: _Node, fields: dict[str, Any], usage: dict[str, Any], turn: Turn) -> bool:
-        """Return whether a line begins another answer with the same id, as behind a server that has one id for all."""
+        """Return whether a line begins another answer with the same id. Some servers give all answers one id."""
         before = self._before(node)
         is_input = before is not None and any(part.kind in (Kind.USER, Kind.RESULT) for part in before.parts)
         return is_input and fields.get("requestId") is None and turn.num_tokens != _num_tokens(usage)
