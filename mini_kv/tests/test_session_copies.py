@@ -273,6 +273,20 @@ def test_a_fork_without_a_question_of_its_own_has_no_turn():
     )
 
 
+def test_a_count_before_the_first_answer_of_a_subagent_is_its_parents():
+    """When the server's limits arrive, Codex writes the last counts again: here those of the parent, which are new."""
+    made = Codex()
+    made.lines[0]["payload"] |= {"id": id_of(made), "forked_from_id": "parent"}
+    made.lines[-1]["payload"]["turn_id"] = id_of(made)
+    made.user(made.text(200))
+    made.wait(2)
+    usage = {"input_tokens": 9000, "cached_input_tokens": 0, "output_tokens": 35}
+    info = {"total_token_usage": {"input_tokens": 10**9}, "last_token_usage": usage}
+    made.line("event_msg", {"type": "token_count", "info": info})
+    made.answer(made.text(100))
+    assert rows_of(made.lines) == [("main", 3200, 0, None)]
+
+
 @pytest.mark.parametrize("has_parent", [False, True], ids=["alone", "with its parent's first line"])
 def test_a_subagent_of_codex_that_copied_no_count_has_all_its_turns(has_parent: bool):
     made = Codex()

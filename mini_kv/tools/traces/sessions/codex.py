@@ -183,7 +183,8 @@ class CodexReader:
         if usage is None or totals in self._totals:
             return
         self._totals.add(totals)
-        if self._is_copy(time):
+        is_parents = self._forked is not None and not self._turns and self._prompt is None  # before the first answer
+        if is_parents or self._is_copy(time):
             self._copies.append(number)
         else:
             self._turn(number, time, usage)
