@@ -74,6 +74,8 @@ class _Node:
     """Ids of the tools that an answer calls."""
     results: frozenset[str]
     """Ids of the calls whose results a line has."""
+    latest: int = 0
+    """Latest time on the way from the root."""
     compaction: int = 0
     """Line of the last compaction on the way from the root."""
     cleared: int = 0
@@ -175,15 +177,17 @@ class ClaudeCodeReader:
         node = _Node(number, uuid, parent, previous, summary, is_side, milliseconds_of(fields), parts, *sets)
         if agent is not None:
             self._last[str(agent)] = node
-        self._compact(node, fields)
+        self._inherit(node, fields)
         return node
 
-    def _compact(self, node: _Node, fields: dict[str, Any]) -> None:
-        """Set the last compaction and the last clearing before a line, which may be one of them."""
+    def _inherit(self, node: _Node, fields: dict[str, Any]) -> None:
+        """Set the latest time, the last compaction and the last clearing on the way to a line, which may be one."""
         is_boundary = fields.get("subtype") == "compact_boundary"
         is_summary = fields.get("isCompactSummary") is True
         before = self._before(node)
+        node.latest = node.time
         if before is not None:
+            node.latest = max(node.time, before.latest)
             node.compaction, node.cleared = before.compaction, before.cleared
         if is_boundary or (is_summary and (before is None or before.line != before.compaction)):
             node.compaction = node.line
@@ -219,12 +223,12 @@ class ClaudeCodeReader:
 
     def _begin(self, conversation: int, node: _Node, message: dict[str, Any]) -> Turn:
         """Return a new turn. It is left out if its answer has the time of the last input."""
-        history = self._extend(conversation, node).nodes
-        started = max((line.time for line in history), default=node.time)
+        history, before = self._extend(conversation, node).nodes, self._before(node)
+        started = node.time if before is None else max(before.latest, history[-1].time)
         parts = [part for line in history for part in line.parts]
         marks = node.compaction, (node.cleared, _cleared_tokens(message))
         turn = Turn(node.line, conversation, started, str(message.get("model")), parts, *marks)
-        if history and started == node.time:
+        if before is not None and started == node.time:
             self._num_untimed += 1
         else:
             self._turns.append(turn)
