@@ -314,6 +314,19 @@ def test_an_old_count_that_comes_again_is_no_turn():
     ]
 
 
+def test_a_compaction_before_an_answer_takes_time_of_its_own():
+    """The question comes after 20 seconds. The summary takes eight, and then the answer begins. Only counts show it."""
+    made = Codex()
+    made.turns(1)
+    made.user(made.text(200))
+    made.wait(4)
+    made.answer(made.text(100))
+    del made.lines[-2]
+    made.compact(made.text(100))
+    made.answer(made.text(100))
+    assert [(tokens, pause) for _, tokens, _, pause in rows_of(made.lines)] == [(3200, None), (3500, 24), (3100, 8)]
+
+
 def test_the_call_of_a_compaction_is_a_turn():
     """Its counts are in a line of their own. It began with the command, ten minutes after the last question."""
     made = Codex()

@@ -58,6 +58,7 @@ class CodexReader:
         self._prompt: tuple[int, int, int] | None = None
         """Of the answer that has no count yet: its line, the length of its prompt, the time of its last input."""
         self._last_input = 0
+        self._last_count = 0
         self._model = "unknown"
         self._compaction = 0
         self._totals: set[str] = set()
@@ -95,6 +96,7 @@ class CodexReader:
             self._records[str(payload.get("response_id"))] = number, time, member(payload, "usage", dict) or {}
         elif kind == "compacted":
             self._compact(number, payload)
+            self._last_input = time
         elif kind == "event_msg":
             self._event(number, time, payload)
 
@@ -163,7 +165,7 @@ class CodexReader:
         """Replace the history, as the line says. Without a replacement the user's texts and a summary remain."""
         record = self._records.get(str(payload.get("compaction_response_id")))
         if record is not None:
-            self._prompt = record[0], len(self._history), self._last_input
+            self._prompt = None
             self._turn(*record)
         items = member(payload, "replacement_history", list)
         if items is None:
@@ -188,7 +190,7 @@ class CodexReader:
             self._copies.append(number)
         else:
             self._turn(number, time, usage)
-        self._prompt = None
+        self._prompt, self._last_count = None, time
 
     def _is_copy(self, time: int) -> bool:
         """Return whether an answer, whose count has this time, was made before the session was forked."""
@@ -196,11 +198,12 @@ class CodexReader:
         return self._forked is not None and made < self._forked
 
     def _turn(self, number: int, time: int, usage: dict[str, Any]) -> None:
-        """Add a turn with these counts."""
+        """Add a turn with these counts. Without a text and a new input it began at this time, at the latest."""
         num_tokens, num_cached = count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens")
         if num_cached > num_tokens:
             raise ValueError(f"cached_input_tokens is {num_cached}, more than the {num_tokens} input_tokens")
-        line, length, started = self._prompt or (number, len(self._history), time)
+        began = self._last_input if self._last_input > self._last_count else time
+        line, length, started = self._prompt or (number, len(self._history), began)
         if num_tokens == 0:  # an estimate after a compaction
             return
         parts = [*self._system, *self._history[:length]]
