@@ -174,11 +174,15 @@ class ClaudeCode(Maker):
             self.answer(text=self.text(tokens // 2))
             self.wait(pause)
 
-    def compact(self, summary: str) -> None:
-        """Replace the history by a summary."""
+    def compact(self, summary: str, *, by_hand: bool = False) -> None:
+        """Replace the history by a summary. By hand the conversation goes on after the line before."""
+        leaf = self.parent
         boundary = self.line("system", None, subtype="compact_boundary", content="Conversation compacted")
         self.sent = [("user", summary)]
         self.line("user", boundary, isCompactSummary=True, message={"role": "user", "content": summary})
+        if by_hand:
+            self.parent = leaf
+            self.user("<command-name>/compact</command-name>   ")
 
     def drop_thinking(self) -> None:
         """Let the provider remove old thinking. The file still has it."""

@@ -5,19 +5,24 @@ One JSON object per line. Lines with a `uuid` form trees: `parentUuid` is the li
     {"type": "user", "uuid": "u1", "parentUuid": null, "timestamp": "...", "message": {"role": "user", "content": "Hi"}}
     {"type": "assistant", "uuid": "a1", "parentUuid": "u1", ..., "message": {"id": "m1", "content": [], "usage": {}}}
 
-    message.id          lines with the same id are parts of one answer, and repeat its usage
+    message.id          lines with the same id are parts of one answer, and repeat its usage. Its output_tokens grow
     usage               input_tokens (neither read nor written), cache_creation_input_tokens, cache_read_input_tokens
-    isSidechain         a subagent's line; agentId names the subagent
+    isSidechain         a subagent's line; agentId names the subagent. Newer versions write a file for each
+    toolUseResult       its agentId names the subagent that a tool's result comes from
     usage.iterations    the counts of each prompt, if the provider ran a tool within the answer. The others are sums
-    compact_boundary    subtype of the line where a compaction begins a new tree; the next line has isCompactSummary
+    compact_boundary    subtype of the line where a compaction begins a new tree; the next line has isCompactSummary.
+                        After /compact the parent of the next question is a line before the compaction
+    forkedFrom          a line that was copied from another session, with its time
     microcompact_boundary   old tool results are cleared from the prompts after this line
     context_management  its applied_edits say what the provider cleared from this answer's prompt
 
 A prompt consists of the texts on the way from the tree's root to the answer. A tool's result may be beside this way:
-of two calls in one answer, the second result has the second call as its parent.
+of two calls in one answer, the second result has the second call as its parent. A line may be written again, with its
+uuid, after a compaction or in a fork.
 
 Sources: github.com/ryoppippi/ccusage (usage, and its repetition), github.com/microsoft/amplifier,
-`session_format_specification.md` (trees and compaction), both read in 2026.
+`session_format_specification.md` (trees and compaction), github.com/anthropics/claude-code, issues 3079 (copied times),
+40363 and 92089 (repeated lines), github.com/romp-on/romp, pull request 539 (/compact), all read in 2026.
 """
 
 import json
@@ -38,9 +43,15 @@ from mini_kv.tools.traces.sessions.session import (
 )
 
 _HOUR = 3600
+_IN_TREES = ("user", "assistant", "attachment", "system", "progress")
+"""The types of lines that have a parent."""
 _NO_MODEL = "<synthetic>"
 """The model of an answer that Claude Code wrote itself, such as an error message."""
 
+_UNTIMED = (
+    "They have the time of their prompt, as after an older version copied a session that was resumed, and the file"
+    " does not say when they were made"
+)
 _SUM = "the provider ran a tool within the answer, so its counts may be the sum of several prompts"
 
 
@@ -51,8 +62,10 @@ class _Node:
     line: int
     uuid: str
     parent: str | None
-    previous: str | None
-    """The main conversation's line before. It replaces a parent that the file lacks, as after a damaged line."""
+    previous: "_Node | None"
+    """The conversation's line before in the file. It replaces a parent that the file lacks, as after a damaged line."""
+    summary: "_Node | None"
+    """The summary of the conversation's last compaction. It replaces a parent before the compaction."""
     is_side: bool
     """Whether it is a subagent's line."""
     time: int
@@ -61,9 +74,11 @@ class _Node:
     """Ids of the tools that an answer calls."""
     results: frozenset[str]
     """Ids of the calls whose results a line has."""
-    compaction: int
+    latest: int = 0
+    """Latest time on the way from the root."""
+    compaction: int = 0
     """Line of the last compaction on the way from the root."""
-    cleared: int
+    cleared: int = 0
     """Line of the last clearing of old tool results on this way."""
 
 
@@ -81,16 +96,24 @@ class ClaudeCodeReader:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
-        self._last: _Node | None = None
-        """The last line of the main conversation."""
+        self._last: dict[str, _Node] = {}
+        """The last line of the main conversation, and of each subagent with an id."""
         self._children: dict[str, list[_Node]] = {}
         """Lines with results, by their parent."""
         self._conversations: dict[str, int] = {}
         self._roots: dict[str, str] = {}
         """The subagent of each line of a subagent."""
         self._histories: dict[int, _History] = {}
-        self._turns: dict[str, Turn] = {}
-        self._sums: dict[str, int] = {}
+        self._answers: dict[str, Turn] = {}
+        """The turn of the last answer with an id."""
+        self._turns: list[Turn] = []
+        self._num_untimed = 0
+        """Answers whose time is that of their prompt."""
+        self._forked = 0
+        """Last line that was copied from another session."""
+        self._subagents: set[str] = set()
+        """Ids of the subagents that gave a result."""
+        self._sums: dict[int, None] = {}
         """Lines of the answers whose counts are sums."""
         self._ttls: dict[int, int] = {}
         """Seconds that an entry lives, per conversation. Subagents may have others than the main one."""
@@ -98,12 +121,17 @@ class ClaudeCodeReader:
     def add(self, number: int, fields: dict[str, Any]) -> None:
         """Read a line. Raises `ValueError` with the problem."""
         uuid = member(fields, "uuid", str)
-        if uuid is None:
+        if uuid is None or fields.get("type") not in _IN_TREES:
             return  # a title, a snapshot of files, a queue: not part of a prompt
+        if uuid in self._nodes:
+            return  # written again
         node = self._node(number, uuid, fields)
         self._nodes[uuid] = node
-        if not node.is_side:
-            self._last = node
+        if fields.get("forkedFrom"):
+            self._forked = number
+        result = fields.get("toolUseResult")
+        if isinstance(result, dict) and result.get("agentId"):
+            self._subagents.add(str(result["agentId"]))
         if node.results and node.parent is not None:
             self._children.setdefault(node.parent, []).append(node)
         if fields.get("type") == "assistant":
@@ -111,7 +139,7 @@ class ClaudeCodeReader:
 
     def session(self) -> Session:
         """Return the turns that have counts."""
-        turns = [turn for turn in self._turns.values() if turn.num_tokens > 0]
+        turns = [turn for turn in self._turns if turn.num_tokens > 0]
         used = sorted({turn.conversation for turn in turns})
         keys = list(self._conversations)
         names: list[str] = []
@@ -119,21 +147,19 @@ class ClaudeCodeReader:
             names.append("main" if keys[number] == "" else f"subagent {len(names) + ('main' not in names)}")
         for turn in turns:
             turn.conversation = used.index(turn.conversation)
-        notes = [f"line {line}: {_SUM}" for line in self._sums.values()]
+        notes = [f"line {line}: {_SUM}" for line in self._sums]
+        if others := len(self._subagents - set(keys)):
+            notes.append(f"subagents whose turns are not in this file, but in one of their own: {others}")
+        if self._forked:
+            notes.append(f"lines up to {self._forked} are copied from another session, whose file has their turns, too")
+        if self._num_untimed:
+            notes.append(f"answers that were left out: {self._num_untimed}. {_UNTIMED}")
         return Session("claude-code", turns, names, notes)
 
     def _node(self, number: int, uuid: str, fields: dict[str, Any]) -> _Node:
-        parent = member(fields, "parentUuid", str)
         is_side = fields.get("isSidechain") is True
-        previous = None if is_side else self._last
-        before = None if parent is None else self._nodes.get(parent) or previous
-        is_compaction = fields.get("subtype") == "compact_boundary" or fields.get("isCompactSummary") is True
-        compaction = 0 if before is None else before.compaction
-        if is_compaction and (before is None or not before.compaction or before.line != compaction):
-            compaction = number
-        cleared = 0 if before is None else before.cleared
-        if fields.get("subtype") == "microcompact_boundary":
-            cleared = number
+        agent = fields.get("agentId") if is_side else ""
+        previous = None if agent is None else self._last.get(str(agent))
         parts: list[Part] = []
         calls: set[str] = set()
         results: set[str] = set()
@@ -145,9 +171,30 @@ class ClaudeCodeReader:
                 raise ValueError("message is missing")
             if message.get("model") != _NO_MODEL:
                 _read_content(message.get("content"), fields["type"] == "user", parts, calls, results)
-        time, before_uuid = milliseconds_of(fields), None if previous is None else previous.uuid
+        parent = member(fields, "parentUuid", str)
         sets = frozenset(calls), frozenset(results)
-        return _Node(number, uuid, parent, before_uuid, is_side, time, parts, *sets, compaction, cleared)
+        summary = None if previous is None else previous.summary
+        node = _Node(number, uuid, parent, previous, summary, is_side, milliseconds_of(fields), parts, *sets)
+        if agent is not None:
+            self._last[str(agent)] = node
+        self._inherit(node, fields)
+        return node
+
+    def _inherit(self, node: _Node, fields: dict[str, Any]) -> None:
+        """Set the latest time, the last compaction and the last clearing on the way to a line, which may be one."""
+        is_boundary = fields.get("subtype") == "compact_boundary"
+        is_summary = fields.get("isCompactSummary") is True
+        before = self._before(node)
+        node.latest = node.time
+        if before is not None:
+            node.latest = max(node.time, before.latest)
+            node.compaction, node.cleared = before.compaction, before.cleared
+        if is_boundary or (is_summary and (before is None or before.line != before.compaction)):
+            node.compaction = node.line
+        if fields.get("subtype") == "microcompact_boundary":
+            node.cleared = node.line
+        if is_summary:
+            node.summary = node
 
     def _answer(self, node: _Node, fields: dict[str, Any]) -> None:
         """Begin a turn, or take the counts of another part of its answer."""
@@ -156,20 +203,36 @@ class ClaudeCodeReader:
         if usage is None or message.get("model") == _NO_MODEL:
             return
         conversation = self._conversation(node, fields)
-        answer = str(message.get("id") or fields.get("requestId") or node.uuid)
-        key = f"{conversation} {answer}"
-        if key not in self._turns:
-            history = self._extend(conversation, node)
-            started = history.nodes[-1].time if history.nodes else node.time
-            parts = [part for line in history.nodes for part in line.parts]
-            model = str(message.get("model"))
-            compaction, cleared = max(((line.compaction, line.cleared) for line in history.nodes[-1:]), default=(0, 0))
-            self._turns[key] = Turn(
-                node.line, conversation, started, model, parts, compaction, (cleared, _cleared_tokens(message))
-            )
-        self._count(self._turns[key], _last_usage(usage))
+        request = fields.get("requestId")
+        key = f"{conversation} {message.get('id') or request or node.uuid} {request}"
+        usage = _last_usage(usage)
+        turn = self._answers.get(key)
+        if turn is None or self._is_another(node, fields, usage, turn):
+            turn = self._answers[key] = self._begin(conversation, node, message)
+        if count_of(usage, "output_tokens") >= turn.num_output:
+            turn.model = str(message.get("model"))
+            self._count(turn, usage)
         if _is_sum(message, usage):
-            self._sums[key] = self._turns[key].line
+            self._sums[turn.line] = None
+
+    def _is_another(self, node: _Node, fields: dict[str, Any], usage: dict[str, Any], turn: Turn) -> bool:
+        """Return whether a line begins another answer with the same id. Some servers give all answers one id."""
+        before = self._before(node)
+        is_input = before is not None and any(part.kind in (Kind.USER, Kind.RESULT) for part in before.parts)
+        return is_input and fields.get("requestId") is None and turn.num_tokens != _num_tokens(usage)
+
+    def _begin(self, conversation: int, node: _Node, message: dict[str, Any]) -> Turn:
+        """Return a new turn. It is left out if its answer has the time of the last input."""
+        history, before = self._extend(conversation, node).nodes, self._before(node)
+        started = node.time if before is None else max(before.latest, history[-1].time)
+        parts = [part for line in history for part in line.parts]
+        marks = node.compaction, (node.cleared, _cleared_tokens(message))
+        turn = Turn(node.line, conversation, started, str(message.get("model")), parts, *marks)
+        if before is not None and started == node.time:
+            self._num_untimed += 1
+        else:
+            self._turns.append(turn)
+        return turn
 
     def _conversation(self, node: _Node, fields: dict[str, Any]) -> int:
         """Return the number of the line's conversation: the main one, or one for each subagent."""
@@ -188,8 +251,11 @@ class ClaudeCodeReader:
         """Return the line before in the conversation. A subagent may begin at one of the main one."""
         if node.parent is None:
             return None
-        before = self._nodes.get(node.parent) or self._nodes.get(node.previous or "")
-        return None if before is None or (node.is_side and not before.is_side) else before
+        before = self._nodes.get(node.parent) or node.previous
+        if before is None or (node.is_side and not before.is_side):
+            return None
+        is_compacted = node.summary is not None and node.summary is not node and before.line < node.summary.line
+        return node.summary if is_compacted else before
 
     def _lines_before(self, node: _Node) -> Iterator[_Node]:
         """Yield the lines on the way to the root. Raises `ValueError` if they form a circle."""
@@ -227,10 +293,9 @@ class ClaudeCodeReader:
         return history
 
     def _count(self, turn: Turn, usage: dict[str, Any]) -> None:
-        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-        fresh, written, read, output = (count_of(usage, name) for name in names)
-        turn.num_tokens, turn.num_cached = fresh + written + read, read
-        turn.num_written, turn.num_output = written, output
+        turn.num_tokens, turn.num_cached = _num_tokens(usage), count_of(usage, "cache_read_input_tokens")
+        turn.num_written = count_of(usage, "cache_creation_input_tokens")
+        turn.num_output = count_of(usage, "output_tokens")
         lives = member(usage, "cache_creation", dict) or {}
         if lives.get("ephemeral_1h_input_tokens"):
             self._ttls[turn.conversation] = _HOUR
@@ -250,10 +315,19 @@ def _cleared_tokens(message: dict[str, Any]) -> int:
     )
 
 
+def _num_tokens(usage: dict[str, Any]) -> int:
+    """Return the tokens of a prompt."""
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return sum(count_of(usage, name) for name in names)
+
+
 def _last_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of the last prompt, if an answer has several. What they lack is as in the whole."""
+    """Return the counts of the last prompt, if an answer has several. What they lack is as in the whole.
+
+    An adviser is another model, with a prompt of its own.
+    """
     iterations = member(usage, "iterations", list) or []
-    counts = [one for one in iterations if isinstance(one, dict)]
+    counts = [one for one in iterations if isinstance(one, dict) and one.get("type") != "advisor_message"]
     return usage | counts[-1] if counts else usage
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,8 +84,9 @@ def read_session(lines: Iterable[bytes], name: str, format_name: str | None = No
             raise (None if is_session else first_damaged) or TraceError(name, number, str(error)) from None
     session = None if reader is None else reader.session()
     if session is None or not session.turns:
-        raise first_damaged or TraceError(name, max(number, 1), _NO_TURN if number else "the file is empty")
-    return Session(session.format_name, session.turns, session.conversations, [*notes, *session.notes])
+        problem = "; ".join([_NO_TURN, *(session.notes if session else [])]) if number else "the file is empty"
+        raise first_damaged or TraceError(name, max(number, 1), problem)
+    return replace(session, notes=[*notes, *session.notes])
 
 
 def _fields_of(text: bytes, length: int, *, is_incomplete: bool) -> dict[str, Any] | None:
