@@ -214,6 +214,17 @@ def three_tools() -> list[str]:
     return [f"{name} {dice.text(100)}" for name in ("shell-1", "patch-1", "image-1")]
 
 
+@session(ClaudeCode, ("system-prompt", 3, 0))
+def a_system_prompt_that_the_provider_itself_names(made: ClaudeCode) -> None:
+    """The prompt is not in the file. The provider's reason is."""
+    made.turns(2)
+    made.head = Maker(7, has_steps=False).head
+    made.turns(1)
+    reason = {"type": "system_changed", "cache_missed_input_tokens": 3000}
+    made.lines[-1]["message"]["diagnostics"] = {"cache_miss_reason": reason}
+    made.turns(1)
+
+
 @session(
     lambda: Codex(tools=three_tools()),
     ("tool-order", 3, 3002),

@@ -349,3 +349,28 @@ def test_the_call_of_a_compaction_is_a_turn():
         ("main", 3300, 2944, 20),
     ]
     assert breaks_of(made.lines) == [(3, "expired"), (4, "compaction")]
+
+
+def test_a_subagents_file_may_say_which_lines_are_copies():
+    """By their ordinals. Its own first count needs no text of an answer then, and no id of a turn."""
+    made = Codex()
+    made.turns(2)
+    parent = list(made.lines)
+    made.line("event_msg", {"type": "task_started", "turn_id": "made-up"})
+    made.wait(9)
+    usage = {"input_tokens": 4000, "cached_input_tokens": 0, "output_tokens": 35}
+    made.line("event_msg", {"type": "token_count", "info": {"total_token_usage": {"a": 1}, "last_token_usage": usage}})
+    made.lines[0]["payload"] |= {"forked_from_id": "parent", "subagent_history_start_ordinal": len(parent)}
+    for ordinal, line in enumerate(made.lines):
+        line["ordinal"] = ordinal
+    assert rows_of(made.lines) == [("main", 4000, 0, None)]
+    assert analysed(made.lines).session.notes[0].startswith("answers that were left out: 2, ")
+
+
+def test_a_call_without_an_input_since_the_last_answer_began_after_it():
+    """So no pause is below zero, although the last input is older than the last answer."""
+    made = Codex()
+    made.turns(1)
+    made.wait(30)
+    made.answer(made.text(100))
+    assert [pause for *_, pause in rows_of(made.lines)] == [None, 4]

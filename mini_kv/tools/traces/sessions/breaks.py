@@ -68,6 +68,13 @@ SENTENCES = {
     " changed (system prompt, tools, or a setting), or the provider no longer had the entry, or did not find it",
     UNKNOWN: "the provider read {token:,} tokens although the texts in the file continue: the file does not say why",
 }
+_REASONS = {
+    "system_changed": SYSTEM_PROMPT,
+    "tools_changed": SYSTEM_PROMPT,
+    "messages_changed": REWIND,
+    "model_changed": MODEL,
+}
+"""The causes that a provider itself names."""
 _NEARLY = 0.9
 """From this part of the time to live on, an entry may have expired: the clocks differ by seconds."""
 _LOOKS_BACK = 20
@@ -168,6 +175,8 @@ def _hidden(turn: Turn, layout: Layout, before: Turn, prediction: Prediction) ->
         return MODEL
     if turn.cleared != before.cleared:
         return CLEARED
+    if turn.reason in _REASONS:
+        return _REASONS[turn.reason]
     if prediction.num_cached < longest - slack(longest):
         return EXPIRED
     if _NEARLY * before.ttl <= (turn.started - before.started) / 1000 <= before.ttl:

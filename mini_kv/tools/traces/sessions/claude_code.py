@@ -14,6 +14,7 @@ One JSON object per line. Lines with a `uuid` form trees: `parentUuid` is the li
                         After /compact the parent of the next question is a line before the compaction
     forkedFrom          a line that was copied from another session, with its time
     microcompact_boundary   old tool results are cleared from the prompts after this line
+    diagnostics         its cache_miss_reason says why the provider did not find an entry, in newer files
     context_management  its applied_edits say what the provider cleared from this answer's prompt
 
 A prompt consists of the texts on the way from the tree's root to the answer. A tool's result may be beside this way:
@@ -214,6 +215,7 @@ class ClaudeCodeReader:
             self._count(turn, usage)
         if _is_sum(message, usage):
             self._sums[turn.line] = None
+        turn.reason = turn.reason or _reason(message)
 
     def _is_another(self, node: _Node, fields: dict[str, Any], usage: dict[str, Any], turn: Turn) -> bool:
         """Return whether a line begins another answer with the same id. Some servers give all answers one id."""
@@ -313,6 +315,12 @@ def _cleared_tokens(message: dict[str, Any]) -> int:
         for edit in edits
         if isinstance(edit, dict) and str(edit.get("type")).startswith("clear_tool_uses")
     )
+
+
+def _reason(message: dict[str, Any]) -> str:
+    """Return the provider's own reason why it did not find an entry, or an empty text."""
+    missed = member(member(message, "diagnostics", dict) or {}, "cache_miss_reason", dict) or {}
+    return str(missed.get("type") or "")
 
 
 def _num_tokens(usage: dict[str, Any]) -> int:

@@ -17,7 +17,8 @@ The count comes after the answer, and a tool's result may be before it. So the p
 item since the last count that a model made. The same count may be repeated: then the totals are equal, too.
 
 A fork, and the file of a subagent, may begin with a copy of the parent's lines, its session_meta and its counts among
-them. The copies have the time of the fork. The ids of their turns do not: an id of version 7 says when it was made.
+them. The copies have the time of the fork. The ids of their turns do not: an id of version 7 says when it was made. In
+newer files of subagents subagent_history_start_ordinal is the ordinal of the first line that is not a copy.
 
 Sources: github.com/openai/codex, `codex-rs/protocol/src` (lines and items), `codex-rs/core/src/agent/control/spawn.rs`
 (copies), issue 47003 (compactions), github.com/ryoppippi/ccusage (counts, and their repetition),
@@ -68,6 +69,9 @@ class CodexReader:
         self._id: str | None = None
         self._forked: int | None = None
         """Time when this session was forked from another one."""
+        self._first_own: int | None = None
+        """Ordinal of the first line that is not a copy, if the file says it."""
+        self._ordinal = 0
         self._turn_made: int | None = None
         """Time when the last turn began, as its id says. A turn has several answers."""
         self._copies: list[int] = []
@@ -82,7 +86,7 @@ class CodexReader:
             return
         if payload is None:
             raise ValueError("payload is missing")
-        time = milliseconds_of(fields)
+        time, self._ordinal = milliseconds_of(fields), member(fields, "ordinal", int) or 0
         self._last_input = self._last_input or time
         if kind == "session_meta":
             self._begin(time, payload)
@@ -135,6 +139,7 @@ class CodexReader:
         if self._id is None:
             self._id = identifier
             source = payload.get("source")
+            self._first_own = member(payload, "subagent_history_start_ordinal", int)
             if payload.get("forked_from_id") or (isinstance(source, dict) and "subagent" in source):
                 self._forked = _time_in(self._id) or time
         if identifier != self._id:
@@ -154,7 +159,7 @@ class CodexReader:
         if part is None:
             return
         if is_of_model and self._prompt is None:
-            self._prompt = (number, len(self._history), self._last_input)
+            self._prompt = (number, len(self._history), max(self._last_input, self._last_count))
         if not is_of_model:
             self._last_input = time
         if part.kind == Kind.USER and payload.get("role") == "user":
@@ -185,8 +190,8 @@ class CodexReader:
         if usage is None or totals in self._totals:
             return
         self._totals.add(totals)
-        is_parents = self._forked is not None and not self._turns and self._prompt is None  # before the first answer
-        if is_parents or self._is_copy(time):
+        is_early = self._forked is not None and not self._turns and self._prompt is None  # before the first answer
+        if self._is_copy(time) or (is_early and self._first_own is None):
             self._copies.append(number)
         else:
             self._turn(number, time, usage)
@@ -194,6 +199,8 @@ class CodexReader:
 
     def _is_copy(self, time: int) -> bool:
         """Return whether an answer, whose count has this time, was made before the session was forked."""
+        if self._first_own is not None:
+            return self._ordinal < self._first_own
         made = time - _COPYING if self._turn_made is None else self._turn_made
         return self._forked is not None and made < self._forked
 

@@ -68,6 +68,8 @@ class Turn:
     num_output: int = 0
     ttl: int = DEFAULT_TTL
     """Seconds that the entries live which this turn wrote."""
+    reason: str = ""
+    """Why the provider did not find an entry, in its own word, such as system_changed. Empty: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
