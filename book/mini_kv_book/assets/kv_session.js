@@ -157,6 +157,7 @@ class KvSession extends HTMLElement {
     if (this.#drawn !== this.#source) {
       this.#source = null;
       this.result.hidden = this.more.hidden = true;
+      for (const control of this.examples) control.setAttribute("aria-pressed", "false");
     }
     this.#say(words);
   }
@@ -452,7 +453,7 @@ ol { list-style: none; margin: 0; padding: 0 }
 input[type=range] { width: 11em; vertical-align: middle; padding: 0; accent-color: var(--accent) }
 input.pool { display: block; width: calc(100% - ${CURVE.left + CURVE.right - 16}px); margin-left: ${CURVE.left - 8}px }
 .all { container-type: inline-size }
-@container (min-width: 44em) { .both { grid-template: auto auto auto 1fr / minmax(0, 1fr) 18em } .sum { grid-area: 1 / 1 / 2 / -1 } .picture { grid-row: 2 / 4 } .others { grid-area: 3 / 2 / 5 / 3 } .breaks { grid-area: 4 / 1 } }
+@container (min-width: 44em) { .both { grid-template: auto auto auto 1fr / minmax(0, 1fr) 18em } .sum { grid-area: 1 / 1 / 2 / -1 } .picture { grid-row: 2 / 4 } .others { grid-area: 3 / 2 / 5 / 3 } [hidden] ~ .others { grid-column: 1 / -1 } .breaks { grid-area: 4 / 1 } }
 @container (max-width: 36em) { .waterfall li { grid-template-columns: 1fr; gap: 0 } .waterfall .value { text-align: left } .turn, .axis { grid-template-columns: 2em minmax(0, 1fr) minmax(0, 6em) } }`;
 
 customElements.define("kv-session", KvSession);

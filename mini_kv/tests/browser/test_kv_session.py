@@ -197,6 +197,7 @@ def test_a_wrong_file_ends_in_a_sentence_with_its_line(show):
     status = page.locator("kv-session p[role=status]")
     status.get_by_text("notes.txt:1: ").wait_for(timeout=60_000)
     assert not page.locator("kv-session .result").is_visible()
+    assert page.locator("kv-session [aria-pressed=true]").count() == 0
 
 
 def test_after_a_wrong_file_the_next_one_begins_at_its_worst_break_and_the_caches_can_be_changed(show):
