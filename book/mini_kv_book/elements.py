@@ -13,7 +13,7 @@ kv-session    nothing: a coding agent's session file, drawn in blocks. Or the wo
 
 A case is a line: fields as in an address, a bar, and words. The page opens on the first, the others are buttons.
 Without packed Python, or without scripts, the reader sees what is inside the element: the words, and the command that
-does the same in a terminal.
+does the same in a terminal. kv-session needs Python only for a reader's own file.
 """
 
 import json
