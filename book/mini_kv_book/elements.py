@@ -9,11 +9,11 @@ kv-claims     questions in the form of `mini_kv/course/lessons/predictions.toml`
               which is the code of the errata's section with the claim's id. It runs again for this page
 kv-finale     nothing: the finale, with the reader's own parts of all labs
 kv-challenge  nothing: an editor for a cache of the reader's own, and the board of the contract's scenarios
-kv-session    nothing: a coding agent's session file, drawn in blocks
+kv-session    nothing: a coding agent's session file, drawn in blocks. Or the word example: only the examples
 
 A case is a line: fields as in an address, a bar, and words. The page opens on the first, the others are buttons.
 Without packed Python, or without scripts, the reader sees what is inside the element: the words, and the command that
-does the same in a terminal.
+does the same in a terminal. kv-session needs Python only for a reader's own file.
 """
 
 import json
@@ -42,7 +42,10 @@ from mini_kv.story.text import LEGEND
 from mini_kv.tools.planning.cost import CARDS
 from mini_kv.tools.planning.models import load_model, model_names
 from mini_kv.tools.planning.states import GDN_PREFILL_BACKENDS
-from mini_kv_book.assets import plan_page
+from mini_kv.tools.traces.sessions.analysis import analyse
+from mini_kv.tools.traces.sessions.session_formats import EXAMPLE, READERS, read_session_file
+from mini_kv.tools.traces.sessions.session_report import report
+from mini_kv_book.assets import plan_page, session_page
 from mini_kv_book.assets.play_page import BOXES, MODELS, problem
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.curriculum import chapter_of, title_of
@@ -424,12 +427,18 @@ def challenge(size: int | None) -> str:
 
 @fence
 def kv_session(body: str, _md: Any) -> str:
-    """Show the reader of session files."""
+    """Show the examples and the reader of session files, or the examples alone."""
+    if body.strip() == EXAMPLE:
+        return session(None)
     _empty("kv-session", body)
     return session(megabytes())
 
 
 def session(size: int | None) -> str:
-    """Return `<kv-session>`. Without `size` the page cannot read a file."""
-    told = "<p>In a terminal, with a file of your own or the example:</p>"
-    return _with_python("kv-session", {"megabytes": size}, told + code("mini-kv session example", "text"), size)
+    """Return `<kv-session>` with the examples. Without `size` the page cannot read another file."""
+    answers = {name: session_page.answer(analyse(read_session_file(EXAMPLE, name))) for name in READERS}
+    printed = code("\n".join(report(analyse(read_session_file(EXAMPLE)))), "text")
+    command = f"<summary>In a terminal: <code>mini-kv session {EXAMPLE}</code></summary>"
+    inside = f'<details class="example" slot="terminal">{command}{printed}</details>'
+    about = {"megabytes": size, "examples": answers}
+    return element("kv-session", about, inside, "" if size is None else " python")

@@ -12,7 +12,7 @@
     ["kv-claims", "kv_claims.js"],
     ["kv-finale[python]", "kv_finale.js"],
     ["kv-challenge[python]", "kv_challenge.js"],
-    ["kv-session[python]", "kv_session.js"],
+    ["kv-session", "kv_session.js"],
     ["kv-planes[model]", "kv_planes.js"],
     [".kv-instrument", "kv_instrument.js"],
   ]) {
