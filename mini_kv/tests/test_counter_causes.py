@@ -128,7 +128,7 @@ def test_5_a_second_request_shows_a_state_where_to_be_kept() -> None:
     server.ask(own(2))
     assert server.cause(BlockLengths(17, 17, is_late=True)) == (Cause.LATE, False)
     server.ask(own(3))
-    assert server.cause(BlockLengths(17, 17, is_late=True)) == (Cause.DIFFERENT, False)
+    assert server.cause(BlockLengths(17, 17, is_late=True)) == (Cause.DIFFERENT_OR_LATE, False)
 
 
 def test_6_each_user_has_a_salt() -> None:
@@ -145,11 +145,11 @@ def test_7_the_time_is_in_front() -> None:
 
 
 def test_8_the_pool_is_too_small_for_two_turns_of_all_users() -> None:
-    """Three users in turn, in a pool for two: each comes back after its blocks were used again."""
+    """Three users in turn, in a pool for two: each comes back after its blocks were used again. Others would, too."""
     server = Server(num_blocks=8)
     found = [server.ask(own(number % 3)) for number in range(12)]
     assert found == [0] * 12
-    assert server.cause() == (Cause.EVICTED, False)
+    assert server.cause() == (Cause.EVICTED_OR_NEW, False)
 
 
 def test_9_requests_are_preempted() -> None:
@@ -179,8 +179,8 @@ def test_11_the_rate_falls_to_0_after_a_reset() -> None:
 
 
 def test_12_the_rate_falls_to_0_while_the_pool_has_room_or_has_none() -> None:
-    """First the date moves to the front. Then there is nothing but a pool that is too small for new users."""
-    for num_blocks, cause in ((400, Cause.DIFFERENT), (30, Cause.EVICTED)):
+    """The date moves to the front. In a pool that is too small, the counters would be the same for evictions."""
+    for num_blocks, cause in ((400, Cause.DIFFERENT), (30, Cause.EVICTED_OR_NEW)):
         server = Server(num_blocks=num_blocks)
         for number in range(12):
             server.ask(SYSTEM + own(number, 20))
@@ -220,13 +220,16 @@ def test_15_a_state_is_kept_only_where_a_request_ended() -> None:
 
 
 def test_16_sglangs_gauge_is_of_the_last_batch() -> None:
-    """Its counters say what was found since the start."""
+    """Its counters say what was found since the start, and what was evicted."""
     counters = Counters("SGLang", 1200, 900, 5, 0, 1200, generated=90, last_batch=0.0)
     said = explain_counters(counters, BlockLengths(2, 2)).sentences[0]
     assert said == (
         "900 of 1,200 tokens of prompts were found: 75.0%."
         " The gauge sglang:cache_hit_rate (0.0%) is of the last batch alone."
     )
+    answer = explain_counters(replace(counters, evicted=7000, block_size=1, pool_tokens=400), BlockLengths(2, 2))
+    assert (answer.cause, answer.sentences[1]) == (Cause.EVICTED_OR_NEW, "SGLang evicted 7,000 tokens.")
+    assert answer.record.endswith("and mini-kv explain LOG --num-blocks 401 --block-size 1")
 
 
 # What is not known is not said.
@@ -245,7 +248,8 @@ def test_nothing_is_excluded_that_the_counters_do_not_exclude() -> None:
     many = replace(whole, requests=900)  # each wastes a part of a block
     assert explain_counters(many, BlockLengths(17, 17)).cause is Cause.UNKNOWN
     elsewhere = replace(whole, prompt_tokens=9000)  # of prompts that are not looked up
-    assert explain_counters(elsewhere, BlockLengths(17, 17)).cause is Cause.EVICTED
+    assert explain_counters(elsewhere, BlockLengths(17, 17)).cause is Cause.EVICTED_OR_NEW
+    assert explain_counters(replace(whole, engines=2), BlockLengths(17, 17)).cause is Cause.UNKNOWN
 
 
 def test_every_metric_that_is_read_is_vllms() -> None:
@@ -282,6 +286,7 @@ sglang:generation_tokens_total{model_name="m"} 90.0
 sglang:num_requests_total{model_name="m"} 3.0
 sglang:max_total_num_tokens{model_name="m"} 109376.0
 sglang:cache_hit_rate{model_name="m"} 0.25
+sglang:evicted_tokens_total{model_name="m"} 70.0
 """
 
 
@@ -294,6 +299,7 @@ def test_logs_and_metrics_of_both_engines_are_read() -> None:
         drafts=2,
         rates=(0.456, 0.0),
         max_model_len=4096,
+        version="0.33.0",
     )
     assert read_log(SGLANG_LOG) == Counters(
         "SGLang",
@@ -307,7 +313,7 @@ def test_logs_and_metrics_of_both_engines_are_read() -> None:
         states_at_end=True,
     )
     assert read_metrics(SGLANG_METRICS) == Counters(
-        "SGLang", 1200, 400, 3, None, 1200, generated=90, pool_tokens=109_376, last_batch=0.25, model="m"
+        "SGLang", 1200, 400, 3, None, 1200, generated=90, pool_tokens=109_376, last_batch=0.25, evicted=70, model="m"
     )
 
 
@@ -366,7 +372,13 @@ def test_engines_of_one_server_are_added_and_other_lines_passed_over() -> None:
         f'vllm:prefix_cache_{name}_total{{engine="{engine}"}} 50' for name in ("queries", "hits") for engine in "01"
     ]
     odd = ["vllm:prefix_cache_hits_total one", "# TYPE vllm:x counter", "", "go_goroutines 12", 'a{b="}"} 1', "\x00"]
-    assert read_metrics("\n".join([*lines, *odd])) == Counters("vLLM", 100, 100)
+    counters = read_metrics("\n".join([*lines, *odd]))
+    assert counters == Counters("vLLM", 100, 100, engines=2)
+    assert explain_counters(replace(counters, hits=50), BlockLengths(17, 17)).sentences == (
+        "50 of 100 tokens of prompts were found: 50.0%.",
+        "The server has 2 engines, with a cache each."
+        " A request that goes to another engine than the one it shares with finds nothing there.",
+    )
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-5", "1e999", "ten", ""])

@@ -181,6 +181,14 @@ def test_each_answer_of_a_conversation_was_a_request(write: Write) -> None:
     ]
 
 
+def test_conversations_with_two_models_are_not_one_cache(write: Write) -> None:
+    """They may be sent to one, if their reader says so: the refusal has both commands."""
+    chats: list[dict[str, object]] = [{"model": model, "conversation": []} for model in ("a", "b")]
+    path = write("\n".join(map(json.dumps, chats)))
+    with pytest.raises(TraceError, match=r"jq -c 'del\(\.model\)' FILE sends all to one"):
+        read_requests(path, encoder=Letters())
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -245,6 +245,11 @@ EVENTS = "events say what was stored, and not what was asked"
             " which are not in it: a server's log of the run has them",
         ),
         (
+            {"resourceSpans": [{"scopeSpans": []}]},
+            "OpenTelemetry's spans, which is not read; they sum up calls of other calls, and have prompts only if these"
+            " were captured: the server's log has them",
+        ),
+        (
             {"date": "20261124", "request_throughput": 7.5, "input_lens": [3]},
             f"results of a benchmark, which is not read; {RESULTS}",
         ),

@@ -206,6 +206,11 @@ NOT_ONE = "the request must be one prompt, a text or token ids: batches and embe
         (sglang(input_ids=None), f"1: {NOT_ONE}"),
         ("Receive: obj=GenerateReqInput(rid=['a', 'b'], text=['a', 'b'], input_ids=None)", f"1: {NOT_ONE}"),
         ("Receive: obj=GenerateReqInput(rid='a', text=None, input_ids=[[1], [2]])", f"1: {NOT_ONE}"),
+        (
+            vllm("cmpl-7-0", [3]).replace("n=1, ", "n=1, prompt_logprobs=0, "),
+            "2: request cmpl-7-0 asks for prompt_logprobs: vLLM looks up nothing for it;"
+            " grep -v cmpl-7-0 FILE leaves it out",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named_and_explained(write: Write, log: str | bytes, problem: str) -> None:

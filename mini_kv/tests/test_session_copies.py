@@ -374,3 +374,14 @@ def test_a_call_without_an_input_since_the_last_answer_began_after_it():
     made.wait(30)
     made.answer(made.text(100))
     assert [pause for *_, pause in rows_of(made.lines)] == [None, 4]
+
+
+def test_an_answer_begins_with_what_the_user_wrote_also_if_only_an_event_has_it():
+    """Five minutes after the session's first line."""
+    made = Codex()
+    made.wait(300)
+    made.line("event_msg", {"type": "user_message", "message": "Go on."})
+    made.turns(0)
+    made.answer(made.text(100))
+    made.answer(made.text(100))
+    assert [pause for *_, pause in rows_of(made.lines)] == [None, 4]

@@ -29,9 +29,11 @@ class Cause(StrEnum):
     DRAFTS = "drafts"
     LATE = "retention"
     EVICTED = "evictions"
+    EVICTED_OR_NEW = "evictions, or prompts that share no more"
     RESET = "reset"
     STATES = "a state is kept only where a request ended"
     DIFFERENT = "different prompts"
+    DIFFERENT_OR_LATE = "different prompts, or no state or window where they part"
     ALL_FOUND = "the cache finds what it can"
     UNKNOWN = "unknown"
 
@@ -90,7 +92,7 @@ def _answers(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     elif not counters.hits:
         yield from _nothing_found(counters, blocks)
     else:
-        yield _found(counters, blocks)
+        yield from _found(counters, blocks)
 
 
 def _without_lookups(counters: Counters) -> Iterator[Answer]:
@@ -170,8 +172,7 @@ def _fallen(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     if counters.resets:
         times = "once" if counters.resets == 1 else f"{counters.resets:,} times"
         yield Answer(Cause.RESET, False, (said, f"The log says that the cache was emptied {times}."), PAIR, True)
-    if evicted := _evicted(counters):
-        yield Answer(Cause.EVICTED, False, (said, *evicted), _trace(counters), True)
+    yield from _evictions(counters, said, has_fallen=True)
     if kept:
         why = "So newer prompts differ from those before at their beginning, or may not share with them."
         yield Answer(Cause.DIFFERENT, False, (said, *kept, why), PAIR, True)
@@ -189,8 +190,7 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
         cause = Cause.DRAFTS if mean >= blocks.shortest_without_drafts else Cause.SHORT
         why = f"A prompt has {mean:,.0f} tokens on average, and the shortest that finds anything {blocks.shortest:,}."
         yield Answer(cause, False, (said, why), PAIR)
-    if evicted := _evicted(counters):
-        yield Answer(Cause.EVICTED, False, (said, *evicted), _trace(counters))
+    yield from _evictions(counters, said)
     if counters.states_at_end:
         where = (
             "SGLang keeps a state only where a request ended (no_buffer), and looks for a hit before a prompt's end."
@@ -200,21 +200,31 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
     kept = "Or they share, and no state or window was kept where they part: --prefix-cache-retention-interval."
     early = "Prompts differ at their beginning (a date, a name), or may not share (a salt, an adapter, an image)."
     excluded = _nothing_evicted(counters, blocks)
-    yield Answer(Cause.DIFFERENT, False, (said, *excluded, early, *[kept] * blocks.is_late), PAIR)
+    cause = Cause.DIFFERENT_OR_LATE if blocks.is_late else Cause.DIFFERENT
+    yield Answer(cause, False, (said, *excluded, *_engines(counters), early, *[kept] * blocks.is_late), PAIR)
 
 
-def _found(counters: Counters, blocks: BlockLengths) -> Answer:
-    """Return the answer where something was found: what is known of the rest."""
+def _found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
+    """Yield the answers where something was found: what is known of the rest."""
     hits, queries = counters.hits or 0, counters.queries or 0
-    said = f"{hits:,} of {queries:,} tokens of prompts were found: {hits / queries:.1%}."
+    share = f"{hits:,} of {queries:,} tokens of prompts were found: {hits / queries:.1%}."
     if counters.last_batch is not None:
-        said += f" The gauge sglang:cache_hit_rate ({counters.last_batch:.1%}) is of the last batch alone."
-    if evicted := _evicted(counters):
-        return Answer(Cause.EVICTED, False, (said, *evicted), _trace(counters))
+        share += f" The gauge sglang:cache_hit_rate ({counters.last_batch:.1%}) is of the last batch alone."
+    said = (share, *_engines(counters))
+    yield from _evictions(counters, *said)
     if kept := _nothing_evicted(counters, blocks):
         rest = "Unless the cache was reset, the rest begins no earlier prompt that may share, or fills no block."
-        return Answer(Cause.ALL_FOUND, blocks.shortest == blocks.shortest_without_drafts, (said, *kept, rest))
-    return Answer(Cause.UNKNOWN, False, (said,), _trace(counters))
+        is_sure = blocks.shortest == blocks.shortest_without_drafts
+        yield Answer(Cause.ALL_FOUND, is_sure, (*said, *kept, rest))
+    yield Answer(Cause.UNKNOWN, False, said, _trace(counters))
+
+
+def _engines(counters: Counters) -> tuple[str, ...]:
+    """Return what several engines have to do with it, or nothing."""
+    if counters.engines == 1:
+        return ()
+    other = "A request that goes to another engine than the one it shares with finds nothing there."
+    return (f"The server has {counters.engines} engines, with a cache each. {other}",)
 
 
 def _written(counters: Counters) -> int | None:
@@ -225,30 +235,34 @@ def _written(counters: Counters) -> int | None:
     return computed + counters.generated if computed >= 0 else None
 
 
-def _evicted(counters: Counters) -> tuple[str, ...]:
-    """Return the sentences that speak for evictions, with the cause that would look the same, or none."""
+def _evictions(counters: Counters, *said: str, has_fallen: bool = False) -> Iterator[Answer]:
+    """Yield the answer of evictions, if something speaks for them."""
     sentences = []
     written = _written(counters)
-    if written is not None and counters.pool_tokens is not None and written > counters.pool_tokens:
-        sentences.append(
-            f"{written:,} tokens were written into a pool of {counters.pool_tokens:,}, so blocks were used again."
-        )
+    if counters.evicted is not None:
+        sentences += [f"SGLang evicted {counters.evicted:,} tokens."] if counters.evicted else []
+    elif written is not None and counters.pool_tokens is not None and written > counters.pool_tokens:
+        used = f"{written:,} tokens were written into a pool of {counters.pool_tokens:,}"
+        sentences.append(f"{used}, so blocks were used again.")
     if counters.preemptions:
         times = "once" if counters.preemptions == 1 else f"{counters.preemptions:,} times"
         sentences.append(f"A request was preempted {times}: the pool was full, with no cached block left to evict.")
     if not sentences:
-        return ()
+        return
+    cause = Cause.EVICTED if counters.preemptions else Cause.EVICTED_OR_NEW
     rival = "Prompts that share nothing would show the same counters."
-    helps = "A larger pool helps (--kv-cache-dtype fp8, more memory or GPUs), fewer requests at once (--max-num-seqs),"
-    return (*sentences, rival, f"{helps} or to send each user's requests to the same server.")
+    helps = "Against evictions: a larger pool (--kv-cache-dtype fp8, more memory or GPUs), fewer requests at once"
+    helps += " (--max-num-seqs), or each user's requests to the same server."
+    yield Answer(cause, False, (*said, *sentences, rival, helps), _trace(counters), has_fallen)
 
 
 def _trace(counters: Counters) -> str:
     """Return how to record an hour of traffic, and what to do with it."""
     size, pool = counters.block_size, counters.pool_tokens
-    flag = f" --num-blocks {pool // size + 1}" if size and pool else " --num-blocks N"
+    flags = f" --num-blocks {pool // counters.engines // size + 1}" if size and pool else " --num-blocks N"
+    flags += f" --block-size {size}" if size not in (None, 16) else ""
     how = f"an hour of requests in the server's log ({LOGGING[counters.engine]})"
-    return f"{how}: mini-kv curve LOG{flag}, and mini-kv explain LOG{flag}"
+    return f"{how}: mini-kv curve LOG{flags}, and mini-kv explain LOG{flags}"
 
 
 def _nothing_evicted(counters: Counters, blocks: BlockLengths) -> tuple[str, ...]:
@@ -260,6 +274,7 @@ def _nothing_evicted(counters: Counters, blocks: BlockLengths) -> tuple[str, ...
     if written is None or counters.pool_tokens is None or size is None or ended is None or running is None:
         return ()
     wasted = (ended + running) * size
-    if counters.preemptions != 0 or not blocks.is_plain or written + wasted > counters.pool_tokens:
+    is_one = blocks.is_plain and counters.engines == 1
+    if counters.preemptions != 0 or not is_one or written + wasted > counters.pool_tokens:
         return ()
     return (f"Nothing was evicted: {written:,} tokens were written, and the pool holds {counters.pool_tokens:,}.",)

@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer and return 0, or 2 with one line on stderr if the model or an option cannot be used."""
     counters = _counters(args)
+    if counters is not None and counters.engine == "SGLang":
+        return _print_sglang(args, counters)
     with ProgressLine(sys.stderr, "sending prompts"):
         blocks, rows = answered(args)
         explained = None if counters is None else explain_counters(counters, lengths_of(blocks, counters))
@@ -73,6 +75,14 @@ def run(args: argparse.Namespace) -> int:
     return print_report(args, lambda: as_dict(blocks, rows, explained), lines)
 
 
+def _print_sglang(args: argparse.Namespace, counters: Counters) -> int:
+    """Print what SGLang's counters say. Its tree of prefixes has no blocks, but pages, by default of one token."""
+    page = (counters.block_size or 1) + 1
+    explained = explain_counters(counters, BlockLengths(page, page))
+    lines = [*_explanation(explained), *more(Path(__file__).parents[4], has_fallen=explained.has_fallen)]
+    return print_report(args, lambda: {"model": counters.model, "counters": asdict(explained)}, lambda: lines)
+
+
 def _counters(args: argparse.Namespace) -> Counters | None:
     """Return what the server's texts say, and use its model and drafts, if none are given. `None`: no text."""
     metrics = None if args.metrics is None else read_metrics(read_source(args.metrics), args.metrics)
@@ -81,18 +91,13 @@ def _counters(args: argparse.Namespace) -> Counters | None:
     if counters is not None and not args.num_speculative_tokens:
         args.num_speculative_tokens = counters.drafts or 0
     args.model = args.model or (None if counters is None else counters.model)
-    if args.model is None:
+    if args.model is None and (counters is None or counters.engine == "vLLM"):
         raise ConfigError("MODEL is missing, and no text of a server names it")
     return counters
 
 
 def lengths_of(blocks: "Blocks", counters: Counters) -> BlockLengths:
-    """Return the lengths of prompts that can find something on this server. Its own block size counts, if it says one.
-
-    SGLang's tree of prefixes needs no blocks: a hit ends at a page, by default of one token.
-    """
-    if counters.engine == "SGLang":
-        return BlockLengths((counters.block_size or 1) + 1, (counters.block_size or 1) + 1)
+    """Return the lengths of prompts that can find something on this server, by its own block size if it says one."""
     unit = counters.block_size or 0
     if unit <= blocks.flags.block_size:  # the default, or the option: the plan knows more
         unit = blocks.unit
@@ -108,17 +113,20 @@ def _explanation(explained: Answer) -> list[str]:
     verdict = f"The cause: {explained.cause}. {sure}"
     if explained.cause is Cause.UNKNOWN:
         verdict = "The cause cannot be told from this."
+    elif explained.cause in (Cause.EVICTED_OR_NEW, Cause.DIFFERENT_OR_LATE):
+        verdict = f"The cause: {explained.cause}. Counters cannot tell which."
     record = [f"To know more, record {explained.record}"] if explained.record else []
     return [verdict, *explained.sentences, *record]
 
 
 def _of_model(counters: Counters, blocks: "Blocks", own: list[str], *, is_asked: bool) -> list[str]:
     """Return the lines about the model's blocks, if they say something of this server, or lengths were asked for."""
-    is_short = blocks.unit <= blocks.flags.block_size and counters.hits
-    if counters.engine == "SGLang" or (is_short and not is_asked):
-        return []  # the blocks are vLLM's, and short ones have found something
+    if blocks.unit <= blocks.flags.block_size and counters.hits and not is_asked:
+        return []  # short blocks have found something
     if counters.block_size in (None, blocks.unit, blocks.flags.block_size):
         return ["", *own]
+    if counters.version is not None and not counters.version.startswith("0.33"):
+        return ["", f"The server is vLLM {counters.version}: what mini_kv knows of blocks is of 0.33."]
     same = "give the server's --gpu, --tensor-parallel-size and --kv-cache-dtype for the same"
     size = f"The server's blocks have {counters.block_size:,} tokens, and {blocks.unit:,} in vLLM 0.33 as planned"
     return ["", f"{size}: {same}."]

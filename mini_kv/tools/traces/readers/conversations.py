@@ -10,8 +10,8 @@
 
 A prompt is a chat of all messages before an answer (see `chats`). The answer's tokens are its length. These sets have
 no times. So all requests are at time 0, and one conversation comes after another: a bounded cache finds more here than
-among users who write at the same time. A conversation without an answer is left out. The models that wrote the answers
-are ignored.
+among users who write at the same time. A conversation without an answer is left out. A second model is refused, as in
+`texts`.
 
 Sources: the data set that `vllm bench serve --dataset-name sharegpt` reads (ShareGPT_V3_unfiltered_cleaned_split.json;
 it sends the first message alone), huggingface.co/datasets: lmsys/lmsys-chat-1m, allenai/WildChat.
@@ -24,13 +24,13 @@ from typing import Any
 from mini_kv.core.errors import ConfigError
 from mini_kv.tools.traces.readers.chats import read_chat
 from mini_kv.tools.traces.readers.mooncake import json_object, quote, refuse_other_fields
-from mini_kv.tools.traces.readers.texts import NO_ENCODER, Encoder
+from mini_kv.tools.traces.readers.texts import NO_ENCODER, Encoder, check_model
 from mini_kv.tools.traces.readers.token_trace import TokenRequest
 
 _NAMES = ("conversations", "conversation")
 _KNOWN = (
     *(*_NAMES, "id", "conversation_id", "conversation_hash", "model", "turn", "language", "redacted", "toxic"),
-    *("openai_moderation", "detoxify_moderations", "hashed_ip", "header", "state", "country", "source", "markdown"),
+    *("openai_moderation", "detoxify_moderation", "hashed_ip", "header", "state", "country", "source", "markdown"),
 )
 _ROLES = {
     "human": "user",
@@ -58,9 +58,13 @@ def conversation_parser(encoder: Encoder | None) -> Callable[[bytes], Conversati
     if encoder is None:
         raise ConfigError(NO_ENCODER)
 
+    first: dict[str, object] = {}
+
     def parse(raw: bytes) -> Conversation | None:
         fields = json_object(raw)
         refuse_other_fields(fields, _KNOWN)
+        model = fields.get("model")
+        check_model(model, first.setdefault("model", model), "")
         name = next(name for name in _NAMES if name in fields)
         entries = fields[name]
         if not isinstance(entries, list):

@@ -4,6 +4,7 @@
     prompts and turns for AIPerf    docs.nvidia.com/aiperf/tutorials/datasets-inputs/custom-dataset-guide
     request traces of Dynamo        docs.nvidia.com/dynamo/dev/observability/request-traces
     request logs of LiteLLM         docs.litellm.ai/docs/proxy/logging_spec, docs.litellm.ai/docs/proxy/ui_logs
+    spans of OpenTelemetry          opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans
     observations of Langfuse        langfuse.com/docs/api-and-data-platform/features/export-to-blob-storage
     KV events                       vLLM `distributed/kv_events.py`, Dynamo's `KvRecorder`
     results of a load generator     `vllm bench serve --save-result`, SGLang `bench_serving`, AIPerf, GuideLLM
@@ -82,6 +83,11 @@ _FORMATS = (
     _Format("Dynamo's request trace", ("timestamp", "event.event_type"), _DYNAMO),
     _Format("LiteLLM's request log", ("call_type", "startTime"), _log_of_litellm),
     _Format("Langfuse's observations", ("type", "start_time", "usage_details"), _LANGFUSE),
+    _Format(
+        "OpenTelemetry's spans",
+        ("resourceSpans",),
+        "they sum up calls of other calls, and have prompts only if these were captured: the server's log has them",
+    ),
     _Format("questions without answers", ("turns",), _NO_HISTORY),
     _Format(
         "prompts for a load generator",

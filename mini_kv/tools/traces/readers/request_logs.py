@@ -147,6 +147,9 @@ class LogParser:
             self._prompts[name] = self._vllm_prompt(name, text, start + len("prompt: "))
         if name not in self._prompts:
             raise ValueError(f"request {name} is logged without its prompt: start vLLM with VLLM_LOGGING_LEVEL=DEBUG")
+        if re.compile(r", prompt_logprobs=\d").search(text, start):
+            way_out = f"grep -v {name} FILE leaves it out"
+            raise ValueError(f"request {name} asks for prompt_logprobs: vLLM looks up nothing for it; {way_out}")
         lora = re.compile(r"LoRARequest\(lora_name='([^']*)'").search(text, max(text.rfind("lora_request: "), 0))
         tokens = self._prompts.pop(name)
         return self._logged(name, tokens, when, lora_name=None if lora is None else lora[1])

@@ -72,6 +72,12 @@ class Counters:
     """Whether SGLang keeps a state only where a request ended."""
     model: str | None = None
     """The model's name."""
+    engines: int = 1
+    """Engines of the server. Each has a cache of its own."""
+    evicted: int | None = None
+    """Tokens that SGLang evicted."""
+    version: str | None = None
+    """vLLM's version."""
     resets: int = 0
     """Times that the log says the cache was emptied."""
 
@@ -104,9 +110,11 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
     info: dict[str, str] = {}
     model: str | None = None
     sources: dict[str, float] = defaultdict(float)
+    engines: set[str] = set()
     for name, labels, value in _samples(text):
         sums[name] += value
         model = labels.get("model_name", model)
+        engines |= {labels["engine"]} if "engine" in labels else set()
         if name == "vllm:request_prompt_tokens_bucket":
             bound = _number(labels.get("le", "").replace("+Inf", LONGEST))
             if bound is not None:
@@ -121,7 +129,11 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
         computed, cached = (
             int(sources[source]) if source in sources else None for source in ("local_compute", "local_cache_hit")
         )
-        return replace(_vllm(sums, info, lengths), computed=computed, cached=cached, model=model)
+        counters = _vllm(sums, info, lengths)
+        num_engines = max(len(engines), 1)
+        pool = None if counters.pool_tokens is None else num_engines * counters.pool_tokens
+        counters = replace(counters, pool_tokens=pool, engines=num_engines)
+        return replace(counters, computed=computed, cached=cached, model=model)
     if "sglang" in names:
         return replace(_sglang(sums, info), model=model)
     raise ConfigError(f"{source}: it has no metric of vLLM or SGLang (vllm:..., sglang:...)")
@@ -189,6 +201,7 @@ def _sglang(sums: dict[str, float], info: dict[str, str]) -> Counters:
         block_size=_whole(info.get("page_size")),
         pool_tokens=number("max_total_num_tokens"),
         last_batch=sums.get("sglang:cache_hit_rate"),
+        evicted=number("evicted_tokens_total"),
     )
 
 
@@ -217,6 +230,7 @@ def read_log(text: str, source: str = "the log") -> Counters:
         rates=rates,
         max_model_len=_first(r"max_(?:model|seq)_len['\"]?[=:]\s?(\d+)|context_len=(\d+)", text),
         states_at_end="extra_buffer" not in text if has_states else None,
+        version=told[1] if (told := re.search(r"LLM engine \(v([\w.+]+)\)", text)) else None,
         model=named[1] if (named := re.search(r"\bmodel(?:_path)?='([^']+)'", text)) else None,
         resets=len(re.findall(r"Successfully reset prefix cache|Cache flushed", text)),
     )

@@ -59,7 +59,7 @@ def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
     """Return a parser of the lines of one file. Raises `ConfigError` if there is no encoder."""
     if encoder is None:
         raise ConfigError(NO_ENCODER)
-    first_model: list[object] = []
+    first: dict[str, object] = {}
 
     def parse(raw: bytes) -> TokenRequest:
         fields, place = json_object(raw), ""
@@ -69,9 +69,8 @@ def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
         refuse_other_fields(fields, (*_PROMPT, *_ANSWER, *FIELDS, *NOT_READ), place)
         if fields.get("n") not in (None, 1):
             raise ValueError(f"n is {quote(fields['n'])}: a server makes n requests of it, so write n lines without it")
-        if not first_model:
-            first_model.append(fields.get("model"))
-        _check_model(fields.get("model"), first_model[0], place)
+        model = fields.get("model")
+        check_model(model, first.setdefault("model", model), place)
         if "output_tokens" in fields:
             fields["output_length"] = fields["output_tokens"]
         return request_of(fields, _encode(fields, encoder, place))
@@ -79,13 +78,13 @@ def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
     return parse
 
 
-def _check_model(model: object, first: object, place: str) -> None:
+def check_model(model: object, first: object, place: str) -> None:
     """Raise `ValueError` if a request is for another model than the first one."""
     if model != first:
         program = shlex.quote(f"select({place}.model == {json.dumps(first)})")
         raise ValueError(
             f"model is {quote(model)}, and the first request's {quote(first)}: two models share no KV;"
-            f" jq -c {program} FILE takes one model's requests"
+            f" jq -c {program} FILE takes one model's requests, jq -c 'del({place}.model)' FILE sends all to one"
         )
 
 

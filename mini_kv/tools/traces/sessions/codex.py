@@ -117,6 +117,8 @@ class CodexReader:
             self._count(number, time, member(payload, "info", dict))
         elif kind == "task_started":
             self._turn_made, self._last_input = _time_in(payload.get("turn_id")), time
+        elif kind == "user_message":
+            self._last_input = time
         elif kind == "turn_aborted":
             self._prompt = None
         elif kind == "thread_rolled_back":
