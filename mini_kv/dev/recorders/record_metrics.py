@@ -36,6 +36,18 @@ REQUESTS = ((23, 0), (32, 16), (41, 16))
 NUM_OUTPUT = 30
 
 
+class Messages(logging.Handler):
+    """Keeps the messages of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        self.texts.append(record.getMessage())
+
+
 def settings() -> Settings:
     """Return the settings that the loggers read: a pool of 200 blocks of 16 tokens, prefix caching on."""
     cache = CacheConfig(block_size=16, enable_prefix_caching=True)
@@ -70,10 +82,8 @@ def main() -> None:
     logger = PrometheusStatLogger(settings(), [0])
     logger.log_engine_initialized()
     log = LoggingStatLogger(settings(), 0)
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("vllm").addHandler(handler)
+    said = Messages()
+    logging.getLogger("vllm").addHandler(said)
     logging.getLogger("vllm").setLevel(logging.INFO)
     for request in REQUESTS:
         for receiver in (logger, log):
@@ -82,7 +92,7 @@ def main() -> None:
     text = prometheus_client.generate_latest().decode()
     lines = [line for line in text.splitlines() if re.search(r"\bvllm:", line) and "_created" not in line]
     TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text("\n".join([*lines, *said]) + "\n", encoding="utf-8")
+    TARGET.write_text("\n".join([*lines, *said.texts]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
