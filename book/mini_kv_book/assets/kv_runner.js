@@ -2,11 +2,25 @@
 //
 // A slot for each new token, keys and values written to slots, attention that looks back through a block table. `mini_kv/engine/model_runner.py` and `model.py` do the same with PyTorch.
 //
-//     const runner = new Runner(config, readWeights(bytes), { numBlocks, blockSize, groups });
+//     const { config, tensors } = await loadModel("tiny");
+//     const runner = new Runner(config, tensors, { numBlocks, blockSize, groups });
 //     await runner.execute(plan);   // {request_id: next token} of the requests that need one
 //
 // A plan is a list of requests: {request_id, token_ids, begin, tables, samples}. See mini_kv/course/lessons/play.py.
 // `makeKV` makes another memory of keys and values, with its own attention: see kv_gpu.js.
+
+/** The config and the weights of a small model that the site serves. */
+export async function loadModel(name) {
+  const folder = new URL(`kv-lab/${name}/`, import.meta.url);
+  const [config, file] = await Promise.all(["config.json", "model.safetensors"].map((part) => fetched(new URL(part, folder))));
+  return { config: JSON.parse(new TextDecoder().decode(config)), tensors: readWeights(file) };
+}
+
+async function fetched(url) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error(`${url.pathname} could not be loaded (${answer.status})`);
+  return answer.arrayBuffer();
+}
 
 /** The tensors of a safetensors file in bfloat16, as {name: Float32Array}. */
 export function readWeights(buffer) {
