@@ -288,7 +288,7 @@ class KvPlay extends HTMLElement {
   #isRecorded(done = this.#done) {
     const texts = Object.fromEntries(done.map(([, , box, words]) => [box, words]));
     const isSent = done.every(([before, what]) => before === 0 && what === "send");
-    return isSent && JSON.stringify({ ...this.#changed(), ...texts }) === JSON.stringify(this.#about.cases[0][0]);
+    return isSent && this.by.value === "javascript" && JSON.stringify({ ...this.#changed(), ...texts }) === JSON.stringify(this.#about.cases[0][0]);
   }
 
   /** Have Python do all that was done so far. Known tokens are not computed again until a new step needs their keys and values. */

@@ -11,15 +11,10 @@
 
 /** The config and the weights of a small model that the site serves. */
 export async function loadModel(name) {
-  const folder = new URL(`kv-lab/${name}/`, import.meta.url);
-  const [config, file] = await Promise.all(["config.json", "model.safetensors"].map((part) => fetched(new URL(part, folder))));
-  return { config: JSON.parse(new TextDecoder().decode(config)), tensors: readWeights(file) };
-}
-
-async function fetched(url) {
-  const answer = await fetch(url);
-  if (!answer.ok) throw new Error(`${url.pathname} could not be loaded (${answer.status})`);
-  return answer.arrayBuffer();
+  const files = ["config.json", "model.safetensors"].map((file) => fetch(new URL(`kv-lab/${name}/${file}`, import.meta.url)));
+  const [config, weights] = await Promise.all(files);
+  for (const { ok, url, status } of [config, weights]) if (!ok) throw new Error(`${url} could not be loaded (${status})`);
+  return { config: await config.json(), tensors: readWeights(await weights.arrayBuffer()) };
 }
 
 /** The tensors of a safetensors file in bfloat16, as {name: Float32Array}. */

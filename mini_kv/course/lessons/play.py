@@ -76,9 +76,7 @@ class Levers:
 
     def as_texts(self) -> dict[str, str]:
         """Return all levers as `of` reads them."""
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in asdict(self).items()
-        }
+        return {name: str(value).lower() for name, value in asdict(self).items()}
 
 
 @dataclass(slots=True)
