@@ -211,7 +211,6 @@ class KvPlay extends HTMLElement {
     this.record.hidden = true;
     this.counters.replaceChildren();
     this.#showPool(Array(Math.min(MOST_SQUARES, Number(this.#levers.num_blocks) || 0)).fill("free"));
-    this.log.textContent = "";
     for (const name of BOXES) this.#showBox(name, undefined);
     const loaded = this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`;
     this.#say(`Press Run: the texts are sent. ${this.#isRecorded(this.#texts()) ? "These steps are recorded, your own run here." : loaded}`);
@@ -496,11 +495,11 @@ function won(boxes) {
   const found = asked.filter(([, box]) => box.cached > 0);
   if (!asked.length) return "Nothing to compute.";
   if (!found.length) return "Nothing was found in the cache: no text begins with a whole block of another one.";
-  const each = found.map(([name, { cached, tokens, found_in: blocks }]) => {
+  const sentences = found.map(([name, { cached, tokens, found_in: blocks }]) => {
     const owners = Object.entries(blocks).map(([owner, count]) => `${count} of ${owner === name ? "its own" : `${owner}'s`} blocks`);
     return `${name} computed ${tokens - cached} of its ${tokens} tokens: ${cached} were found in ${owners.join(" and ")}.`;
   });
-  return each.join(" ");
+  return sentences.join(" ");
 }
 
 const STATES = {
