@@ -3,7 +3,7 @@
 kv-lab        a lab's id: an editor that runs the lab's real tests
 kv-puzzle     a puzzle's name: its picture, its goal, and the calls that the engine carries out
 kv-plan       cases: a model, a GPU and a shared prefix; whether they fit, and what is found
-kv-play       cases: the engine, with the reader's own texts
+kv-play       cases: the engine, with the reader's own texts. The build runs the first case, with PyTorch
 kv-planes     one line of fields: the plans of one run, executed by PyTorch in the build and by JavaScript in the page
 kv-claims     questions in the form of `mini_kv/course/lessons/predictions.toml`: claims to judge, each with its proof,
               which is the code of the errata's section with the claim's id. It runs again for this page
@@ -53,7 +53,7 @@ from mini_kv_book.fences import code, fence, run_and_show
 from mini_kv_book.lab_layout import CHALLENGE, next_of, starter_of, variant
 from mini_kv_book.outputs import result_of
 from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, link_to, said
-from mini_kv_book.runs import FenceError, Section, claims_in, run_planes, section_of
+from mini_kv_book.runs import FenceError, Section, claims_in, run_planes, run_play, section_of
 
 ASSETS = Path(__file__).with_name("assets")
 SCRIPTS = sorted(path.name for path in ASSETS.glob("kv_*.*") if path.name not in ("kv_editor.mjs", "kv_lab_worker.js"))
@@ -293,18 +293,19 @@ def plan(cases: Cases, size: int | None) -> str:
 
 @fence
 def kv_play(body: str, _md: Any) -> str:
-    """Show the boxes of the first case, and buttons for the others."""
+    """Record the first case with PyTorch, and show it with a list of the others."""
     cases = cases_of(body)
     for given, _ in cases:
         if refused := problem(given):
             raise FenceError(refused)
-    return play(cases, megabytes())
+    return play(cases, result_of(run_play, body.strip()), megabytes())
 
 
-def play(cases: Cases, size: int | None) -> str:
-    """Return `<kv-play>`. Without `size` the page cannot run an engine."""
+def play(cases: Cases, first: dict[str, Any], size: int | None) -> str:
+    """Return `<kv-play>`, with the recorded run of the first case. Without `size` the page cannot run an engine."""
     about = {
         "cases": cases,
+        "first": first,
         "megabytes": None if size is None else size + 2,
         "levers": Levers().as_texts(),
         "policies": list(POLICIES),

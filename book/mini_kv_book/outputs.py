@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv_book.places import DOCS, ROOT
-from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_python, run_story
+from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_play, run_python, run_story
 
 FOLDER = ROOT / "book" / ".cache" / "fences"
 _USED = ("mini_kv", "labs", "book/mini_kv_book")
@@ -159,7 +159,11 @@ _CELLS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "kv-instrument": run_instrument,
 }
 """Fences of Python that share the names of their page."""
-_ALONE: dict[str, Callable[[str], Any]] = {"kv-output": run_command, "kv-planes": run_planes}
+_ALONE: dict[str, Callable[[str], Any]] = {
+    "kv-output": run_command,
+    "kv-planes": run_planes,
+    "kv-play": run_play,
+}
 """Fences whose result depends on nothing else of their page."""
 _STORIES = {"kv-story", "kv-beside"}
 """Fences with a story on each line."""

@@ -175,13 +175,25 @@ def run_story(line: str, lang: str) -> dict[str, Any]:
 
 def run_planes(body: str) -> dict[str, Any]:
     """Return the record of a run with PyTorch. Raises `FenceError` for a wrong field."""
-    given = dict(parse_qsl(body, strict_parsing=True))
-    if said := problem(given):
-        raise FenceError(said)
     from mini_kv.course.lessons.torch_plane import recorded  # so that this module can be imported without torch
 
+    return recorded(*_run_in(body))
+
+
+def run_play(body: str) -> dict[str, Any]:
+    """Return the run of a fence's first case, as the page "Play" shows it. Raises `FenceError` for a wrong field."""
+    from mini_kv.course.lessons.torch_plane import played
+
+    return played(*_run_in(body.partition(" | ")[0]))
+
+
+def _run_in(fields: str) -> tuple[dict[str, str], str, Levers]:
+    """Return the texts, the model and the levers of a case."""
+    given = dict(parse_qsl(fields, strict_parsing=True))
+    if said := problem(given):
+        raise FenceError(said)
     texts = {name.upper(): given[name] for name in BOXES if name in given}
-    return recorded(texts, given.get("model", "tiny"), Levers.of(given))
+    return texts, given.get("model", "tiny"), Levers.of(given)
 
 
 def _limited(command: list[str], cpu_seconds: int) -> list[str]:

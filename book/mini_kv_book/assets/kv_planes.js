@@ -5,7 +5,7 @@
  */
 import { GpuKV, hasGpu, openGpu } from "./kv_gpu.js";
 import { button, LOOK, make } from "./kv_parts.js";
-import { readWeights, Runner } from "./kv_runner.js";
+import { loadModel, Runner } from "./kv_runner.js";
 
 const BY = { javascript: "in JavaScript", webgpu: "in JavaScript, attention by WebGPU" };
 
@@ -73,7 +73,7 @@ class KvPlanes extends HTMLElement {
 
   async #makeRunner() {
     const { model, num_blocks: numBlocks, block_size: blockSize, groups } = this.#record;
-    this.#model ??= load(model);
+    this.#model ??= loadModel(model);
     this.#model.catch(() => (this.#model = null)); // so that the next step tries again
     const { config, tensors } = await this.#model;
     const gpu = this.by.value === "webgpu" ? await openGpu() : null;
@@ -143,18 +143,6 @@ class KvPlanes extends HTMLElement {
 const positions = ({ begin, token_ids: { length } }) => (length === 1 ? `${begin}` : `${begin}–${begin + length - 1}`);
 
 const lines = (texts) => texts.map((text) => make("div", {}, text));
-
-async function load(model) {
-  const folder = new URL(`kv-lab/${model}/`, import.meta.url);
-  const [config, file] = await Promise.all(["config.json", "model.safetensors"].map((name) => fetched(new URL(name, folder))));
-  return { config: JSON.parse(new TextDecoder().decode(config)), tensors: readWeights(file) };
-}
-
-async function fetched(url) {
-  const answer = await fetch(url);
-  if (!answer.ok) throw new Error(`${url.pathname} could not be loaded (${answer.status})`);
-  return answer.arrayBuffer();
-}
 
 const STYLE = `${LOOK}
 .bar { margin: 0 0 .4em }

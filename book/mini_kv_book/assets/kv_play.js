@@ -2,12 +2,13 @@
  *
  * Python plans each step (mini_kv/course/lessons/play.py, in a worker), kv_runner.js computes it, and <kv-story> draws the
  * cache. All that the reader does is in #done, with the number of steps before it. So a step back, and an address that
- * somebody sends, are the same thing: a new engine that does it all again.
+ * somebody sends, are the same thing: a new engine that does it all again. The build has recorded the first case with the
+ * same scheduler and cache: its steps are shown without Python, until the reader does something else.
  */
 import { GpuKV, hasGpu, openGpu } from "./kv_gpu.js";
 import { button, keepAddress, LOOK, make, onAddress } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
-import { readWeights, Runner } from "./kv_runner.js";
+import { loadModel, Runner } from "./kv_runner.js";
 
 const BOXES = ["a", "b", "c"];
 const MOST_STEPS = 2000; // of an address
@@ -23,7 +24,7 @@ const CHOICES = [
 
 class KvPlay extends HTMLElement {
   #root;
-  #about; // {cases, megabytes, levers, policies, models}
+  #about; // {cases, first: {story, tokens, told}, megabytes, levers, policies, models}
   #python = new Python("play_page", (message) => this.#hear(message));
   #waiting = []; // the answers that are awaited, in order
   #weights = {};
@@ -32,9 +33,10 @@ class KvPlay extends HTMLElement {
   #gpu = null;
   #levers; // all as texts
   #model = "tiny";
+  #isLive = false; // whether Python has made what is shown
   #steps = 0;
   #done = []; // [steps before it, what, box, words]
-  #plans = []; // of each step: what the worker computed
+  #plans = []; // of each step that Python has planned: the plan and its tokens
   #computed = 0; // steps that the runner has computed; after a step back it is behind
   #queue = Promise.resolve(); // one thing at a time
   #isRunning = false;
@@ -62,7 +64,10 @@ class KvPlay extends HTMLElement {
     this.example = choose([["", "your own"], ...this.#about.cases.map(([, words], i) => [String(i), words])]);
     this.example.options[0].disabled = true;
     this.example.setAttribute("aria-label", "Example");
-    this.example.addEventListener("change", () => this.#begin(this.#about.cases[this.example.value][0]));
+    this.example.addEventListener("change", () => {
+      this.#take(this.#about.cases[this.example.value][0]);
+      this.#restart();
+    });
     this.run = button("Run", () => this.#toggleRun(), { class: "primary" });
     this.step = button("One step", () => this.#later(() => this.#stepped()));
     this.back = button("Undo step", () => this.#later(() => this.#goTo(this.#steps - 1)), { disabled: true });
@@ -72,9 +77,9 @@ class KvPlay extends HTMLElement {
     this.speed.value = "150";
     const bar = make("div", { class: "bar", role: "group", "aria-label": "Steps" }, this.run, this.step, this.back, this.again);
     this.pool = make("div", { class: "pool", "aria-hidden": "true" }); // the figure says it too
-    const hands = make("div", { class: "hands" }, bar, this.pool);
-    const chosen = make("div", { class: "bar chosen" }, this.example, this.speed);
     this.told = make("p", { class: "status", role: "status" });
+    const hands = make("div", { class: "hands" }, bar, this.pool, this.told, this.#python.bar);
+    const chosen = make("div", { class: "bar chosen" }, this.example, this.speed);
     this.counters = make("dl", { class: "counters" });
     this.figure = /** @type {any} */ (document.createElement("kv-story"));
     this.boxes = Object.fromEntries(BOXES.map((name) => [name, this.#box(name)]));
@@ -93,7 +98,7 @@ class KvPlay extends HTMLElement {
     this.figure.setAttribute("live", "");
     this.record = make("div", {}, told, kept);
     const drawn = make("div", { class: "drawn" }, this.counters, this.figure, this.record);
-    this.#root.append(style, make("div", { class: "all" }, chosen, hands, this.told, this.#python.bar, texts, drawn, this.#leversForm()));
+    this.#root.append(style, make("div", { class: "all" }, chosen, hands, texts, drawn, this.#leversForm()));
   }
 
   #box(name) {
@@ -101,6 +106,7 @@ class KvPlay extends HTMLElement {
     const said = make("p", { class: "said", "aria-live": "polite" });
     const paid = make("p", { class: "small" });
     const words = make("textarea", { rows: "2", spellcheck: "false", "aria-label": `Words for ${label}`, placeholder: `Words for ${label}` });
+    words.addEventListener("input", () => this.#loadEarly());
     words.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -165,12 +171,6 @@ class KvPlay extends HTMLElement {
     return this.#queue;
   }
 
-  /** Begin a case. */
-  #begin(fields) {
-    this.#take(fields);
-    this.#restart();
-  }
-
   /** Set the levers and texts of a case. */
   #take(fields) {
     this.#isRunning = false;
@@ -206,15 +206,14 @@ class KvPlay extends HTMLElement {
 
   async #reset() {
     [this.#steps, this.#done, this.#plans] = [0, [], []];
-    this.#runner = null;
-    this.#started = false;
+    this.#isLive = false;
     this.figure.data = emptyPool(Number(this.#levers.num_blocks), Number(this.#levers.block_size));
     this.record.hidden = true;
     this.counters.replaceChildren();
     this.#showPool(Array(Math.min(MOST_SQUARES, Number(this.#levers.num_blocks) || 0)).fill("free"));
-    this.log.textContent = "";
     for (const name of BOXES) this.#showBox(name, undefined);
-    this.#say(`Press Run: the texts are sent, and their tokens go into these blocks. ${this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`}`);
+    const loaded = this.#python.ready ? "" : `The first time, Python and the model are loaded (${this.#about.megabytes} MB).`;
+    this.#say(`Press Run: the texts are sent. ${this.#isRecorded(this.#texts()) ? "These steps are recorded, your own run here." : loaded}`);
     this.#showRun();
   }
 
@@ -243,7 +242,27 @@ class KvPlay extends HTMLElement {
   /** The texts that wait in their boxes are sent with the first run. */
   async #sendAll() {
     if (this.#done.length) return;
-    for (const name of BOXES) if (this.boxes[name].words.value.trim()) await this.#send(name);
+    const done = this.#texts();
+    if (!this.#isRecorded(done)) {
+      for (const [, , name] of done) await this.#send(name);
+      return;
+    }
+    [this.#done, this.#isLive] = [done, false];
+    for (const name of BOXES) this.boxes[name].words.value = "";
+    this.#say(`These steps are recorded. Your own are computed here, with Python (${this.#about.megabytes} MB).`);
+    this.#loadEarly();
+    await this.#show();
+  }
+
+  /** What sends the texts that wait in their boxes. */
+  #texts() {
+    return BOXES.map((name) => [0, "send", name, this.boxes[name].words.value]).filter(([, , , words]) => words.trim());
+  }
+
+  /** Load Python while the reader writes, or looks at recorded steps. */
+  #loadEarly() {
+    this.#python.startEarly();
+    this.#python.bar.hidden = this.#python.ready;
   }
 
   async #loop() {
@@ -255,7 +274,7 @@ class KvPlay extends HTMLElement {
 
   async #stepped() {
     await this.#sendAll();
-    await this.#start();
+    if (!this.#isRecorded()) await this.#start();
     const isOver = !(await this.#compute());
     if (isOver) this.#isRunning = false;
     const boxes = await this.#show();
@@ -264,14 +283,21 @@ class KvPlay extends HTMLElement {
 
   // ---- Steps -------------------------------------------------------------------------------------------------------------
 
-  #started = false;
+  /** Whether the build has recorded the run of these actions with the current settings. */
+  #isRecorded(done = this.#done) {
+    const texts = Object.fromEntries(done.map(([, , box, words]) => [box, words]));
+    const isSent = done.every(([before, what]) => before === 0 && what === "send");
+    return isSent && this.by.value === "javascript" && JSON.stringify({ ...this.#changed(), ...texts }) === JSON.stringify(this.#about.cases[0][0]);
+  }
 
+  /** Have Python do all that was done so far. Known tokens are not computed again until a new step needs their keys and values. */
   async #start() {
-    if (this.#started) return;
+    if (this.#isLive) return;
     if (!this.#python.ready) this.#say(`Loading Python and the model (${this.#about.megabytes} MB, once).`);
-    const weights = this.#load(this.#model);
+    const model = (this.#weights[this.#model] ??= loadModel(this.#model));
+    model.catch(() => delete this.#weights[this.#model]); // so that the next step tries again
     const { groups } = await this.#ask({ do: "start", fields: { ...this.#levers, model: this.#model } });
-    const { config, tensors } = await weights;
+    const { config, tensors } = await model;
     const options = { numBlocks: 1 + Number(this.#levers.num_blocks), blockSize: Number(this.#levers.block_size), groups };
     this.#makeRunner = async () => {
       if (this.by.value === "javascript") return new Runner(config, tensors, options);
@@ -280,31 +306,31 @@ class KvPlay extends HTMLElement {
     };
     this.#runner = null;
     this.#computed = 0;
-    this.#started = true;
+    this.#isLive = true;
+    const [steps, done, tokens] = [this.#steps, this.#done, this.#isRecorded() ? this.#about.first.tokens : this.#plans.map((each) => each.tokens)];
+    [this.#steps, this.#done, this.#plans] = [0, [], []];
+    for (let step = 0; step <= steps; step++) {
+      for (const [, what, box, words] of done.filter(([before]) => before === step)) {
+        await this.#ask({ do: what, box: box.toUpperCase(), words });
+        this.#done.push([step, what, box, words]);
+      }
+      if (step === steps || !(await this.#compute(tokens[step]))) break;
+    }
     this.#say("");
   }
 
-  #load(model) {
-    this.#weights[model] ??= (async () => {
-      const folder = new URL(`kv-lab/${model}/`, import.meta.url);
-      const [config, file] = await Promise.all(["config.json", "model.safetensors"].map((name) => fetched(new URL(name, folder))));
-      return { config: JSON.parse(new TextDecoder().decode(config)), tensors: readWeights(file) };
-    })();
-    this.#weights[model].catch(() => delete this.#weights[model]); // so that the next step tries again
-    return this.#weights[model];
-  }
-
-  /** Plan a step, compute it and take its tokens. Returns whether there was one. */
-  async #compute() {
+  /** Plan a step, compute it unless its tokens are known, and take them. Returns whether there was one. */
+  async #compute(known) {
+    if (!this.#isLive) return this.#steps < this.#about.first.tokens.length && Boolean(++this.#steps);
     const { plan } = await this.#ask({ do: "plan" });
     if (!plan) return false;
-    const tokens = await this.#execute(plan).catch((error) => {
+    const tokens = known ?? (await this.#execute(plan).catch((error) => {
       if (this.by.value === "javascript") throw error;
       this.#leaveGpu(error);
       return this.#execute(plan);
-    });
-    this.#plans.push({ plan, tokens });
-    this.#computed = ++this.#steps;
+    }));
+    this.#steps = this.#plans.push({ plan, tokens });
+    if (!known) this.#computed = this.#steps;
     await this.#ask({ do: "take", tokens });
     return true;
   }
@@ -323,28 +349,15 @@ class KvPlay extends HTMLElement {
     this.#say(`WebGPU failed, so JavaScript computes from here on. The browser says: ${error.message}`);
   }
 
-  /** Do it all again up to a step. Known tokens are not computed again until a new step needs their keys and values. */
+  /** Go to a step, forwards or back. Where the steps are not recorded, Python begins anew. */
   async #goTo(steps, done = this.#done.filter(([before]) => before <= steps)) {
     this.#isRunning = false;
-    const plans = this.#plans.slice(0, steps);
     const texts = this.#done.filter((each) => !done.includes(each) && each[1] === "send");
     for (const [, , box, words] of texts.reverse()) this.boxes[box].words.value = words;
-    this.#started = false;
-    await this.#start();
-    [this.#steps, this.#done, this.#plans] = [0, [], []];
-    for (let step = 0; step <= steps; step++) {
-      for (const [, what, box, words] of done.filter(([before]) => before === step)) {
-        await this.#ask({ do: what, box: box.toUpperCase(), words });
-        this.#done.push([step, what, box, words]);
-      }
-      if (step === steps) break;
-      if (plans[step]) {
-        const { plan } = await this.#ask({ do: "plan" });
-        await this.#ask({ do: "take", tokens: plans[step].tokens });
-        this.#plans.push({ plan, tokens: plans[step].tokens });
-        this.#steps++;
-      } else if (!(await this.#compute())) break;
-    }
+    if (!steps && !done.length) return this.#restart();
+    [this.#steps, this.#done, this.#isLive] = [steps, done, false];
+    if (this.#isRecorded()) this.#steps = Math.min(steps, this.#about.first.tokens.length);
+    else await this.#start();
     await this.#show();
   }
 
@@ -360,10 +373,9 @@ class KvPlay extends HTMLElement {
   }
 
   #hear(message) {
-    if (message.type === "progress") this.#say(`Loading Python: ${message.words}.`);
     if (message.type === "answered") this.#waiting.shift()?.resolve(message);
     if (message.type !== "stuck" && message.type !== "broken") return;
-    this.#started = false;
+    this.#isLive = false;
     const words = message.type === "stuck" ? "A step took more than 10 seconds and was ended." : `Python broke down: ${message.message.slice(-300)}`;
     for (const { reject } of this.#waiting.splice(0)) reject(new Error(words));
   }
@@ -381,11 +393,11 @@ class KvPlay extends HTMLElement {
   }
 
   async #show() {
-    const { story, counters, boxes, pool, log } = await this.#ask({ do: "tell" });
+    const { story, counters, boxes, pool, log } = this.#isLive ? await this.#ask({ do: "tell" }) : this.#recorded();
     this.record.hidden = false;
     if (this.figure.step < this.figure.data.steps.length) this.figure.step = Infinity; // it was looked back
     this.figure.data = story;
-    this.counters.replaceChildren(...counted(counters).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
+    this.counters.replaceChildren(...counted(counters));
     for (const name of BOXES) this.#showBox(name, boxes[name.toUpperCase()]);
     this.#showPool(pool);
     this.log.textContent = log.join("\n");
@@ -393,6 +405,11 @@ class KvPlay extends HTMLElement {
     this.#showRun();
     this.#keepAddress();
     return boxes;
+  }
+
+  #recorded() {
+    const { story, told } = this.#about.first;
+    return { ...told[this.#steps], story: { ...story, steps: story.steps.slice(0, this.#steps) } };
   }
 
   /** The pool in one strip: a square per block. On a phone it stays in sight with the buttons. */
@@ -416,6 +433,7 @@ class KvPlay extends HTMLElement {
   }
 
   async #save() {
+    await this.#start();
     const { story } = await this.#ask({ do: "story" });
     const file = URL.createObjectURL(new Blob([JSON.stringify(story)], { type: "application/json" }));
     make("a", { href: file, download: "play.json" }).click();
@@ -433,10 +451,15 @@ class KvPlay extends HTMLElement {
 
   #keepAddress() {
     if (!this.isConnected) return; // a step that was under way when the element left its page
-    const changed = Object.entries(this.#levers).filter(([name, value]) => value !== this.#about.levers[name]);
-    const fields = { ...Object.fromEntries(changed), ...(this.#model !== "tiny" && { model: this.#model }) };
+    const fields = this.#changed();
     for (const name of BOXES) if (this.boxes[name].words.value) fields[name] = this.boxes[name].words.value;
     keepAddress({ ...fields, steps: String(this.#steps), done: JSON.stringify(this.#done) });
+  }
+
+  /** The settings that are not the usual ones. */
+  #changed() {
+    const changed = Object.entries(this.#levers).filter(([name, value]) => value !== this.#about.levers[name]);
+    return { ...Object.fromEntries(changed), ...(this.#model !== "tiny" && { model: this.#model }) };
   }
 
   /** Play what the address says; return whether it has a run of this page, or texts: `#a=first%20text&b=second%20text`. */
@@ -472,8 +495,11 @@ function won(boxes) {
   const found = asked.filter(([, box]) => box.cached > 0);
   if (!asked.length) return "Nothing to compute.";
   if (!found.length) return "Nothing was found in the cache: no text begins with a whole block of another one.";
-  const each = found.map(([name, { cached, tokens }]) => `${name} computed ${tokens - cached} of its ${tokens} tokens`);
-  return `${each.join(", ")}: the others were in the cache.`;
+  const sentences = found.map(([name, { cached, tokens, found_in: blocks }]) => {
+    const owners = Object.entries(blocks).map(([owner, count]) => `${count} of ${owner === name ? "its own" : `${owner}'s`} blocks`);
+    return `${name} computed ${tokens - cached} of its ${tokens} tokens: ${cached} were found in ${owners.join(" and ")}.`;
+  });
+  return sentences.join(" ");
 }
 
 const STATES = {
@@ -487,31 +513,20 @@ const STATES = {
 };
 
 /** The story of a pool before the first request. */
-const emptyPool = (numBlocks, blockSize) => ({
-  version: 1,
-  title: `${numBlocks} blocks of ${blockSize} tokens, live`,
-  num_blocks: numBlocks + 1,
-  block_size: blockSize,
-  steps: [],
-});
+const emptyPool = (numBlocks, blockSize) => ({ version: 1, title: `${numBlocks} blocks of ${blockSize} tokens`, num_blocks: numBlocks + 1, block_size: blockSize, steps: [] });
 
 const choose = (options) => make("select", {}, ...options.map(([value, words]) => make("option", { value }, words)));
 
 function counted(c) {
-  return [
+  const rows = [
     ["step", c.steps],
     ["tokens computed", c.computed_tokens],
     ["found in the cache", `${Math.round(100 * c.hit_rate)} %`],
     ["blocks held", `${c.held} of ${c.blocks}`],
-    ["evicted", c.evicted],
-    ["preempted", c.preempted],
+    ["evicted", c.evicted, "cached blocks, reused for other tokens"],
+    ["preempted", c.preempted, "no block was free: a text gave up its own"],
   ];
-}
-
-async function fetched(url) {
-  const answer = await fetch(url);
-  if (!answer.ok) throw new Error(`${url.pathname} could not be loaded (${answer.status})`);
-  return answer.arrayBuffer();
+  return rows.map(([name, value, ...why]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)), ...why.map((words) => make("dd", { class: "why" }, words))));
 }
 
 const STYLE = `${LOOK}
@@ -531,6 +546,8 @@ h3 { margin: 0 0 .3em; font-size: 1em }
 .counters div { display: flex; gap: .4em }
 dt { color: var(--todo) }
 dd { margin: 0; font-weight: 650 }
+.why { color: var(--todo); font-weight: 400 }
+.loading:has(:indeterminate) { display: none } /* nothing is under way */
 .texts { display: grid; gap: .4em; align-content: start; margin-bottom: .6em }
 .box { display: grid; grid-template-columns: 1.1em minmax(0, 1fr) auto; gap: .3em; align-items: start; border: 1px solid var(--line); border-radius: 6px; padding: .4em }
 .box :is(.said, .bar) { grid-column: 2 / -1 }
@@ -553,9 +570,9 @@ label { display: block; font-size: .85em; color: var(--todo) }
 output { font-weight: 650; color: var(--fg) }
 .fields :is(select, input) { width: 100% }
 input[type=range] { padding: 0; accent-color: var(--accent) }
-@media (min-width: 900px) { .all { grid-template: "chosen hands" auto "told told" auto "texts drawn" auto "levers drawn" 1fr / 23em minmax(0, 1fr) }
-  .hands { grid-area: hands } .chosen { grid-area: chosen; flex-wrap: nowrap } .chosen select:first-child { flex: 1; min-width: 0 }
-  .status { grid-area: told } .loading { grid-area: told; justify-self: end; align-self: center } .texts { grid-area: texts } .drawn { grid-area: drawn } .levers { grid-area: levers } }
+@media (min-width: 900px) { .all { grid-template: "chosen hands" auto "texts drawn" auto "levers drawn" 1fr / 23em minmax(0, 1fr) }
+  .hands { grid-area: hands; position: relative } .loading { position: absolute; inset: .3em 0 auto auto } .chosen { grid-area: chosen; flex-wrap: nowrap; align-self: start } .chosen select:first-child { flex: 1; min-width: 0 }
+  .texts { grid-area: texts } .drawn { grid-area: drawn } .levers { grid-area: levers } }
 @media (max-width: 600px) { .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
   .hands { position: sticky; top: var(--kv-header, 2.4rem); z-index: 2; margin: 0 -.5em; padding: .4em .5em; background: var(--bg); border-bottom: 1px solid var(--line) }
   .pool { display: flex }

@@ -2,11 +2,20 @@
 //
 // A slot for each new token, keys and values written to slots, attention that looks back through a block table. `mini_kv/engine/model_runner.py` and `model.py` do the same with PyTorch.
 //
-//     const runner = new Runner(config, readWeights(bytes), { numBlocks, blockSize, groups });
+//     const { config, tensors } = await loadModel("tiny");
+//     const runner = new Runner(config, tensors, { numBlocks, blockSize, groups });
 //     await runner.execute(plan);   // {request_id: next token} of the requests that need one
 //
 // A plan is a list of requests: {request_id, token_ids, begin, tables, samples}. See mini_kv/course/lessons/play.py.
 // `makeKV` makes another memory of keys and values, with its own attention: see kv_gpu.js.
+
+/** The config and the weights of a small model that the site serves. */
+export async function loadModel(name) {
+  const files = ["config.json", "model.safetensors"].map((file) => fetch(new URL(`kv-lab/${name}/${file}`, import.meta.url)));
+  const [config, weights] = await Promise.all(files);
+  for (const { ok, url, status } of [config, weights]) if (!ok) throw new Error(`${url} could not be loaded (${status})`);
+  return { config: await config.json(), tensors: readWeights(await weights.arrayBuffer()) };
+}
 
 /** The tensors of a safetensors file in bfloat16, as {name: Float32Array}. */
 export function readWeights(buffer) {

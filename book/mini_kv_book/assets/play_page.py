@@ -5,13 +5,10 @@
 
 import json
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from mini_kv import engine
 from mini_kv.core.errors import ConfigError
-from mini_kv.course.lessons.play import Levers, Play
-from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.course.lessons.play import Levers, Play, make_play
 
 BOXES = ("a", "b", "c")
 MODELS = {"tiny": "each layer sees all tokens", "tiny_windows": "two of three layers see 32 tokens"}
@@ -75,7 +72,4 @@ def _started(given: dict[str, str]) -> Play:
     model = given.get("model", "tiny")
     if model not in MODELS:
         raise ConfigError(f"model is {model!r}, it must be one of {', '.join(MODELS)}")
-    folder = Path(engine.__path__[0]) / model
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tokenizer = Tokenizer.from_file(folder / "tokenizer.json", config["eos_token_id"])
-    return Play(tokenizer, config, Levers.of(given))
+    return make_play(model, Levers.of(given))

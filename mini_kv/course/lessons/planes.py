@@ -16,13 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Protocol
 
-from mini_kv import engine
 from mini_kv.core.invariants import check_invariants
-from mini_kv.course.lessons.play import Levers, Play
-from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.course.lessons.play import Levers, Play, make_play
 
 Plan = list[dict[str, Any]]
 """The rows of one step. See `Play.plan`."""
@@ -68,9 +65,7 @@ def control_plane(texts: Mapping[str, str], model: str = "tiny", levers: Levers 
         model: `tiny` or `tiny_windows`. Only its tokenizer and its config.json are read, not its weights.
         levers: sizes and limits.
     """
-    folder = Path(engine.__path__[0]) / model
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    play = Play(Tokenizer.from_file(folder / "tokenizer.json", config["eos_token_id"]), config, levers or Levers())
+    play = make_play(model, levers or Levers())
     for name, text in texts.items():
         play.send(name, text)
     return play

@@ -1,6 +1,6 @@
 """The engine of the book's page "Play": scheduler and cache in Python, the model in the page's own JavaScript.
 
-    play = Play(Levers(num_blocks=24))
+    play = make_play("tiny", Levers(num_blocks=24))
     play.send("A", "A block is free when")
     plan = play.plan()                  the tokens to compute, with positions and block tables
     play.take({"A1": 350})              the next token of each request that got one
@@ -10,12 +10,16 @@ The interface between the two halves is vLLM's: a step's plan goes to the worker
 only, so that it runs in a browser.
 """
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from mini_kv.core.block import KVCacheBlock
+from mini_kv import engine
+from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
@@ -72,9 +76,7 @@ class Levers:
 
     def as_texts(self) -> dict[str, str]:
         """Return all levers as `of` reads them."""
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in asdict(self).items()
-        }
+        return {name: str(value).lower() for name, value in asdict(self).items()}
 
 
 @dataclass(slots=True)
@@ -99,6 +101,8 @@ class Box:
     prompt_token_ids: list[int] = field(default_factory=list)
     num_cached_tokens: int | None = None
     """Tokens of the last prompt that were found in the cache. `None` while the request waits."""
+    found_in: Mapping[str, int] = field(default_factory=dict)
+    """The number of found blocks by the box whose text was computed into them."""
     finish_reason: str | None = None
     detokenizer: IncrementalDetokenizer | None = None
 
@@ -125,6 +129,8 @@ class Play:
         self.levers = levers
         self.stats = EngineStats()
         self.boxes: dict[str, Box] = {}
+        self._computed_by: dict[BlockHash, str] = {}
+        """The first box with this block."""
         self.live = LiveStory(self._make_manager, record=True)
         specs = _specs_of(config, levers.block_size)
         groups = get_kv_cache_groups(specs)
@@ -225,11 +231,17 @@ class Play:
         self.stats.num_steps += 1
         self.stats.num_scheduled_tokens += output.total_num_scheduled_tokens
         self.stats.num_generation_tokens += len(sampled)
-        for box in self.boxes.values():
-            if box.num_cached_tokens is None and box.request_id in output.num_scheduled_tokens:
-                box.num_cached_tokens = self.scheduler.requests[box.request_id].num_cached_tokens or 0
+        boxes = {box.request_id: (name, box) for name, box in self.boxes.items()}
+        for request_id in output.num_scheduled_tokens:
+            (name, box), request = boxes[request_id], self.scheduler.requests[request_id]
+            if box.num_cached_tokens is None:
+                box.num_cached_tokens = request.num_cached_tokens or 0
+                found = request.block_hashes[: box.num_cached_tokens // self.levers.block_size]
+                box.found_in = Counter(self._computed_by[block_hash] for block_hash in found)
                 self.stats.num_prompt_tokens += len(box.prompt_token_ids)
                 self.stats.recent_requests.observe(len(box.prompt_token_ids), box.num_cached_tokens)
+            for block_hash in request.block_hashes:
+                self._computed_by.setdefault(block_hash, name)
 
     def _append(self, request_id: str, token_id: int, finish_reason: str | None) -> None:
         box = next(box for box in self.boxes.values() if box.request_id == request_id)
@@ -266,6 +278,7 @@ class Play:
             "found": self.tokenizer.decode(box.prompt_token_ids[: box.num_cached_tokens or 0]),
             "tokens": len(box.prompt_token_ids),
             "cached": box.num_cached_tokens,
+            "found_in": box.found_in,
             "running": box.is_unfinished,
             "state": self._state_of(box),
         }
@@ -278,6 +291,13 @@ class Play:
         if request.status is RequestStatus.RUNNING:
             return "writes" if request.num_computed_tokens >= request.num_prompt_tokens else "reads"
         return "preempted" if request.status is RequestStatus.PREEMPTED else "waits"
+
+
+def make_play(model: str, levers: Levers) -> Play:
+    """Return the engine of `tiny` or `tiny_windows`. The weights are not read."""
+    folder = Path(engine.__path__[0]) / model
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return Play(Tokenizer.from_file(folder / "tokenizer.json", config["eos_token_id"]), config, levers)
 
 
 def _state_of_block(block: KVCacheBlock) -> str:

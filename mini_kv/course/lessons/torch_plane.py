@@ -101,6 +101,23 @@ def recorded(texts: Mapping[str, str], model: str, levers: Levers) -> dict[str, 
     return json.loads(json.dumps(record))  # type: ignore[no-any-return]
 
 
+def played(texts: Mapping[str, str], model: str, levers: Levers) -> dict[str, Any]:
+    """Return a run of these texts with PyTorch as the page "Play" shows it.
+
+    `story` has all steps, `tokens` the sampled tokens of each. `told` has the rest of what the page shows, before the
+    first step and after each one.
+    """
+    play, runner = control_plane(texts, model, levers), torch_runner(levers, model)
+    tokens, told = [], [play.telling()]
+    while (plan := play.plan()) is not None:
+        tokens.append(runner.execute(plan))
+        play.take(tokens[-1])
+        told.append(play.telling())
+    shown = [{name: each[name] for name in ("boxes", "counters", "pool", "log")} for each in told]
+    story = told[-1]["story"] | {"title": f"{levers.num_blocks} blocks of {levers.block_size} tokens"}
+    return {"story": story, "tokens": tokens, "told": shown}
+
+
 # JavaScript, without a browser.
 
 RUNNER_JS = Path(__file__).parents[3] / "book" / "mini_kv_book" / "assets" / "kv_runner.js"

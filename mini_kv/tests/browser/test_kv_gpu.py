@@ -265,7 +265,7 @@ def test_without_a_gpu_there_is_no_lever_and_the_page_works(browser, play_url):
         page = opener(play_url)
         run_to_the_end(page)
         assert not lever(page).is_visible()
-        assert texts(page)[0].startswith("The scheduler counts tokens, and the cache counts blocks.")
+        assert texts(page)[0].startswith("You help people in a small garden.")
 
 
 def test_recorded_plans_get_the_tokens_of_pytorch(planes_site, records, serve, open_gpu_page):  # noqa: F811

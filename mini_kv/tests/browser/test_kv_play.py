@@ -23,10 +23,11 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def site(write_site, megabytes):
     """A page with the element, made by the book's fence from the book's own cases, and one without Python."""
-    elements = importlib.import_module("mini_kv_book.elements")
+    elements, outputs = map(importlib.import_module, ("mini_kv_book.elements", "mini_kv_book.outputs"))
     body = (DOCS / "play.md").read_text(encoding="utf-8").split("```kv-play\n")[1].split("\n```")[0]
     cases = elements.cases_of(body)
-    index, bare = (f"<h2>The engine</h2>{elements.play(cases, size)}" for size in (megabytes, None))
+    first = outputs.result_of(elements.run_play, body.strip())
+    index, bare = (f"<h2>The engine</h2>{elements.play(cases, first, size)}" for size in (megabytes, None))
     return write_site("Play", index=index, bare=bare)
 
 
@@ -85,7 +86,7 @@ def status(page):
 
 def counters(page):
     """Return the numbers above the figure by their names."""
-    names, values = (page.locator(f"kv-play .counters {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    names, values = (page.locator(f"kv-play .counters {tag}").all_inner_texts() for tag in ("dt", "dt + dd"))
     return dict(zip(names, values, strict=True))
 
 
@@ -150,11 +151,37 @@ def test_two_texts_share_a_beginning_and_are_written(show):
     prompts = [box(page, name).locator("textarea").input_value() for name in "AB"]
     run_to_the_end(page)
     assert [text_of(page, name) for name in "AB"] == generated(prompts, 24)
-    assert box(page, "A").locator(".small").inner_text() == "0 of 27 tokens found in the cache; its answer is complete"
+    assert box(page, "A").locator(".small").inner_text() == "0 of 26 tokens found in the cache; its answer is complete"
     assert box(page, "B").locator(".small").inner_text() == "16 of 28 tokens found in the cache; its answer is complete"
     assert prompts[1].startswith(box(page, "B").locator("mark").inner_text())
     assert counters(page)["blocks held"] == "0 of 20"
-    assert status(page) == "B computed 12 of its 28 tokens: the others were in the cache. Send another text."
+    assert status(page) == "B computed 12 of its 28 tokens: 16 were found in 2 of A's blocks. Send another text."
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_first_move_needs_no_python_and_python_goes_on_from_the_record(width, site, serve, open_page):
+    """The first run is recorded. It moves within a second of the load; the reader's next words are computed."""
+    page = open_page("about:blank", width=width)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{serve(site)}/index.html")
+    assert not any("kv-lab" in url for url in asked)
+    press(page, "One step")
+    assert page.wait_for_function(
+        "() => document.querySelector('kv-play').shadowRoot.querySelector('.counters dd')?.textContent === '1' "
+        "&& performance.now()"
+    ).json_value() < 1_000 + page.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart")
+    assert "16 found + 6 computed" in page.locator("kv-story .bubble").nth(1).inner_text()
+    run_to_the_end(page)
+    before, other = text_of(page, "A"), text_of(page, "B")
+    box(page, "A").locator("textarea").fill(" Then it rains.")
+    box(page, "A").locator("textarea").press("Enter")
+    wait_for_step(page, 25)
+    box(page, "A").get_by_text("it waits").wait_for(timeout=60_000)
+    run_to_the_end(page)
+    assert text_of(page, "A") == generated([before + " Then it rains."], 24)[0]
+    assert text_of(page, "B") == other
+    assert "of its own blocks" in status(page)
 
 
 def test_without_a_hit_the_end_says_so(show):
@@ -180,11 +207,11 @@ def test_the_pool_is_drawn_before_the_first_step_and_follows_its_slider(show):
 
 
 def test_a_prompt_that_takes_two_steps_is_shown_whole_from_the_first(show):
-    """B's 16 shared tokens are found, and the step's last 5 tokens are B's. The next step computes the other 7."""
+    """B's 16 shared tokens are found, and the step's last 6 tokens are B's. The next step computes the other 6."""
     page = show()
     make_steps(page, 1, 1)
     bubble = page.locator("kv-story .bubble").nth(1)
-    assert "A request waits until" in bubble.inner_text() and "16 found + 5 computed" in bubble.inner_text()
+    assert "The trees are green and" in bubble.inner_text() and "16 found + 6 computed" in bubble.inner_text()
     said = "16 of 28 tokens found in the cache; its prompt is being computed"
     assert box(page, "B").locator(".small").inner_text() == said
     make_steps(page, 2, 2)
@@ -414,4 +441,4 @@ def test_on_a_phone_texts_pool_and_buttons_are_on_one_screen(site, serve, open_p
 def test_without_python_the_texts_and_a_command_are_there(site, serve, open_page):
     page = open_page(f"{serve(site)}/bare.html", java_script_enabled=False)
     said = page.locator("kv-play").inner_text()
-    assert "The scheduler counts tokens" in said and said.strip().endswith("mini-kv serve")
+    assert "You help people in a small garden" in said and said.strip().endswith("mini-kv serve")

@@ -75,6 +75,15 @@ def test_pytorch_generates_the_engine_s_own_words_in_a_pool_that_preempts(model:
     assert blocks_in_use(play) == 0
 
 
+def test_a_played_run_has_what_the_page_shows_before_and_after_each_step() -> None:
+    played = torch_plane().played(TEXTS, "tiny", TIGHT)
+    steps = run(control_plane(TEXTS, levers=TIGHT), torch_plane().torch_runner(TIGHT))
+    assert played["tokens"] == [step.tokens for step in steps]
+    assert len(played["story"]["steps"]) == len(steps) == len(played["told"]) - 1
+    assert [told["counters"]["steps"] for told in played["told"]] == list(range(len(steps) + 1))
+    assert played["told"][-1]["boxes"]["B"]["found_in"] == {"A": 1}
+
+
 def test_a_record_has_what_the_page_needs_to_execute_it_again() -> None:
     record = torch_plane().recorded(TEXTS, "tiny", TIGHT)
     assert {name: record[name] for name in ("model", "num_blocks", "block_size", "groups")} == {

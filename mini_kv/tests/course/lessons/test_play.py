@@ -1,6 +1,5 @@
 """The engine of the page "Play": the same steps and the same events as `LLMEngine`, and what a reader may do wrong."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 from mini_kv import engine
 from mini_kv.core.errors import ConfigError
 from mini_kv.course.lessons.exhibits import HEADS, TAILS
-from mini_kv.course.lessons.play import Levers, Play
-from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.course.lessons.play import Levers, Play, make_play
 
 ENGINE = Path(engine.__path__[0])
 CHANCE = random.Random(1)
@@ -19,9 +17,7 @@ PROMPTS = [CHANCE.choice(HEADS) + CHANCE.choice(TAILS) + CHANCE.choice(TAILS) fo
 
 
 def make(model: str = "tiny", **levers: str) -> Play:
-    config = json.loads((ENGINE / model / "config.json").read_text(encoding="utf-8"))
-    tokenizer = Tokenizer.from_file(ENGINE / model / "tokenizer.json", config["eos_token_id"])
-    return Play(tokenizer, config, Levers.of(levers))
+    return make_play(model, Levers.of(levers))
 
 
 def step(play: Play, token_id: int = 300) -> dict[str, int]:
@@ -108,6 +104,19 @@ def test_the_next_words_find_the_text_so_far() -> None:
     box = play.telling()["boxes"]["A"]
     assert box["prompt"] == before + " Then it runs."
     assert (box["cached"], box["found"]) == (16, box["prompt"][: len(box["found"])])
+
+
+def test_found_blocks_are_counted_by_the_box_that_computed_them() -> None:
+    play = make(max_tokens="8")
+    head = "A request that waits has no blocks. It waits until"
+    for name, text in (("A", head), ("B", f"{head} then"), ("C", "A block")):
+        play.send(name, text)
+    while any(box.is_unfinished for box in play.boxes.values()):
+        step(play)
+    assert [box["found_in"] for box in play.telling()["boxes"].values()] == [{}, {"A": 1}, {}]
+    play.send("B", " it runs.")
+    step(play)
+    assert play.telling()["boxes"]["B"]["found_in"] == {"A": 1, "B": 1}
 
 
 def test_a_stopped_text_stays_and_a_cleared_one_goes_and_both_free_their_blocks() -> None:
