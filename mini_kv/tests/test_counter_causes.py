@@ -85,7 +85,7 @@ def own(number: int, length: int = 60) -> list[int]:
     return [1000 * (number + 1) + place for place in range(length)]
 
 
-# Sixteen situations.
+# Eighteen situations.
 
 
 def test_1_no_request_has_come() -> None:
@@ -232,6 +232,29 @@ def test_16_sglangs_gauge_is_of_the_last_batch() -> None:
     assert answer.record.endswith("and mini-kv explain LOG --num-blocks 401 --block-size 1")
 
 
+def test_17_new_weights_emptied_the_cache() -> None:
+    """The log says so. Without it the counters look like any others."""
+    counters = Counters("SGLang", 1200, 700, 5, 0, 1200, generated=90, pool_tokens=4000, resets=2)
+    answer = explain_counters(counters, BlockLengths(2, 2))
+    assert (answer.cause, answer.is_sure) == (Cause.RESET, False)
+    assert answer.sentences[1].startswith("The log says that the cache was emptied 2 times")
+    nothing = explain_counters(replace(counters, hits=0), BlockLengths(2, 2))
+    assert nothing.cause is Cause.RESET
+
+
+def test_18_another_server_prefills() -> None:
+    """All that this one lacks comes from there. So its own rate says nothing of what prompts share."""
+    counters = Counters("vLLM", 256_000, 32_000, 60, 0, 256_000, external=(224_000, 224_000), is_consumer=True)
+    answer = explain_counters(counters, BlockLengths(17, 17))
+    assert (answer.cause, answer.sentences[1:]) == (
+        Cause.UNKNOWN,
+        (
+            "A connector was asked for 224,000 tokens that this cache lacked, and had 224,000.",
+            "Another server prefills for this one (kv_consumer): its counters say what prompts share.",
+        ),
+    )
+
+
 # What is not known is not said.
 
 
@@ -365,6 +388,23 @@ def test_the_model_is_the_servers_if_none_is_given(tmp_path: Path, capsys: pytes
     log.write_text(VLLM_LOG, encoding="utf-8")
     assert main(["why", "--log", str(log)]) == 2
     assert capsys.readouterr().err == "mini-kv why: MODEL is missing, and no text of a server names it\n"
+
+
+def test_a_model_that_is_not_known_is_no_reason_to_say_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What follows from its blocks is left out. A model that the user gives must be known."""
+    server = Server()
+    for number in range(5):
+        server.ask(own(number))
+    metrics = tmp_path / "metrics.txt"
+    metrics.write_text(server.metrics, encoding="utf-8")
+    assert main(["why", "--metrics", str(metrics)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("The cause: different prompts, or no state or window where they part.")
+    assert "The model m is not known: MODEL, a name or its config.json, tells its blocks." in lines
+    assert main(["why", "m", "--metrics", str(metrics)]) == 2
+    assert "unknown model 'm'" in capsys.readouterr().err
 
 
 def test_engines_of_one_server_are_added_and_other_lines_passed_over() -> None:

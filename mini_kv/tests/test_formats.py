@@ -104,7 +104,7 @@ def test_the_first_line_says_which_format(write: Write) -> None:
         (
             '{"id": 7}',
             "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body,"
-            ' conversations, conversation, chat_id, hash_ids, event, levelname, requests: {"id": 7}',
+            ' conversations, conversation, chat_id, hash_ids, event, levelname, block_size: {"id": 7}',
         ),
     ],
 )
@@ -193,6 +193,7 @@ def test_conversations_with_two_models_are_not_one_cache(write: Write) -> None:
     ("line", "problem"),
     [
         ({"conversations": 7}, "1: conversations is 7: it must be a list"),
+        ({"id": "a"}, "1: conversations is null: it must be a list"),
         (
             {"conversations": [{"from": "bob", "value": "a"}]},
             '1: conversations[0] is by "bob": it must be one of human, user, gpt, chatgpt, bing, bard, assistant,'
@@ -210,7 +211,7 @@ def test_a_wrong_conversation_is_named(write: Write, line: object, problem: str)
     """By the field, the speaker or the text."""
     path = write(json.dumps(line))
     with pytest.raises(TraceError) as caught:
-        read_requests(path, encoder=Letters())
+        read_requests(path, "conversations", Letters())
     assert str(caught.value).removeprefix(f"{path}:") == problem
 
 

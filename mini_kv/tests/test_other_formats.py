@@ -94,6 +94,18 @@ def test_inputs_of_aiperf_may_lack_the_history(write: Write) -> None:
     assert refusal(path) == f"the file looks like AIPerf's inputs.json, which is not read; {problem}"
 
 
+def test_a_message_batch_of_anthropic_becomes_requests(write: Write) -> None:
+    """Its system prompt stands beside the messages, as a text, as parts, or not at all."""
+    parts = [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}]
+    systems: list[dict[str, Any]] = [{"system": parts}, {"system": "Be long."}, {}]
+    params = [{"model": "m", "max_tokens": 9, "messages": [ASK]} | system for system in systems]
+    path = write({"requests": [{"custom_id": "1", "params": one} for one in params]}, indent=1)
+    letters = Letters()
+    read_requests(follow(path), encoder=letters)
+    texts = [[message["content"] for message in chat.messages] for chat in letters.chats]
+    assert texts == [["Be short.", "hi"], ["Be long.", "hi"], ["hi"]]
+
+
 def test_prompts_for_a_load_generator_become_plain_prompts_or_chats(write: Write) -> None:
     """Both are possible, so the reader of the refusal chooses."""
     path = write({"text": "ab", "output_length": 3}, {"text": "c", "output_length": 4})
@@ -245,6 +257,14 @@ EVENTS = "events say what was stored, and not what was asked"
             " which are not in it: a server's log of the run has them",
         ),
         (
+            {"title": "A chat", "mapping": {"a": {}}, "current_node": "a"},
+            "ChatGPT's export, which is not read; its chats are trees, and its system prompts are not in it",
+        ),
+        (
+            {"schemaType": "ModelInvocationLog", "modelId": "m", "input": {}},
+            "Bedrock's invocation log, which is not read; its bodies are requests of other services",
+        ),
+        (
             {"resourceSpans": [{"scopeSpans": []}]},
             "OpenTelemetry's spans, which is not read; they sum up calls of other calls, and have prompts only if these"
             " were captured: the server's log has them",
@@ -349,6 +369,10 @@ def test_a_prompt_of_token_ids_is_told_its_name(write: Write) -> None:
         (
             {"prompt_logprobs": 1},
             "prompt_logprobs is 1: it is not read, vLLM does not use the cache for such a request",
+        ),
+        (
+            {"prompt_logprobs": 0},
+            "prompt_logprobs is 0: it is not read, vLLM does not use the cache for such a request",
         ),
         ({"use_beam_search": True}, "use_beam_search is true: it is not read, a server runs several requests for it"),
     ],

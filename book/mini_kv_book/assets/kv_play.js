@@ -523,8 +523,8 @@ function counted(c) {
     ["tokens computed", c.computed_tokens],
     ["found in the cache", `${Math.round(100 * c.hit_rate)} %`],
     ["blocks held", `${c.held} of ${c.blocks}`],
-    ["evicted", c.evicted, "cached blocks, reused for other tokens"],
-    ["preempted", c.preempted, "no block was free: a text gave up its own"],
+    ["evicted", c.evicted, "(cached blocks that other tokens took)"],
+    ["preempted", c.preempted, "(texts that gave up their blocks to others)"],
   ];
   return rows.map(([name, value, ...why]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)), ...why.map((words) => make("dd", { class: "why" }, words))));
 }

@@ -179,7 +179,7 @@ class KvSession extends HTMLElement {
     this.list = make("ol", { "aria-label": "The turns, each with its prompt in blocks", style: `--step: ${(100 * step) / most}%`, onkeydown: (event) => this.#key(event) }, ...turns.map((turn, index) => this.#row(turn, index, most)));
     this.rows = make("div", { class: "rows" }, axis(most, step), this.list);
     this.detail = make("div", { class: "detail", "aria-live": "polite" });
-    const steps = make("div", { class: "bar" }, button("Back", () => this.#choose(this.#chosen - 1)), button("Next", () => this.#choose(this.#chosen + 1)));
+    const steps = make("div", { class: "bar" }, button("Previous turn", () => this.#choose(this.#chosen - 1)), button("Next turn", () => this.#choose(this.#chosen + 1)));
     this.result.replaceChildren(
       make("div", { class: "sum" }, make("p", {}, make("strong", {}, paidTwice(turns, worst))), make("p", {}, `${whose}. ${share(sum(turns, "cached"), sum(turns, "tokens"))} of the prompt tokens were read from the provider's cache.`)),
       make("div", { class: "picture" }, key(), this.rows),
@@ -203,7 +203,7 @@ class KvSession extends HTMLElement {
     };
     const bar = make("span", { class: "blocks", "aria-hidden": "true" }, part("read", turn.cached), part("again", turn.again), part("new", turn.tokens - turn.cached - turn.again));
     const waited = turn.pause !== null && turn.pause > turn.ttl ? `after ${duration(turn.pause)}` : "";
-    const remark = [turn.conversation === "main" ? "" : turn.conversation, waited, turn.broke ? turn.broke.name : ""].filter(Boolean).join(", ");
+    const remark = [turn.conversation === "main" ? "" : turn.conversation, waited, turn.broke ? (turn.broke.name === "model" ? CAUSES.model : turn.broke.name.replaceAll("-", " ")) : ""].filter(Boolean).join(", ");
     const words = `Turn ${turn.turn}${remark ? ` ${remark}` : ""}: ${turn.cached.toLocaleString("en")} of ${turn.tokens.toLocaleString("en")} tokens read`;
     const control = button("", () => this.#choose(index), { "aria-label": words, tabindex: "-1", class: "turn" });
     const seen = (name, text) => make("span", { class: name }, text);
@@ -244,7 +244,7 @@ class KvSession extends HTMLElement {
       const place = turn.broke.message === 0 ? "before the first text in the file" : `in text ${turn.broke.message} (${turn.broke.kind})`;
       lines.push(make("p", { class: "broke" }, make("strong", {}, capital(cause(turn.broke))), `, ${place}: ${turn.broke.sentence}.`));
     } else if (turn.note) lines.push(make("p", {}, `${capital(turn.note)}.`));
-    lines.push(make("p", { class: "small" }, `A cache with entries that live ${duration(turn.ttl)} would find ${number(turn.hosted)} tokens, and blocks of ${this.#session.block_size} tokens that nobody evicts ${number(turn.blocks)}.`));
+    lines.push(make("p", { class: "small" }, `A cache whose entries live ${duration(turn.ttl)} would find ${number(turn.hosted)} tokens. Blocks of ${this.#session.block_size} tokens, without eviction, would give ${number(turn.blocks)}.`));
     this.detail.replaceChildren(...lines);
   }
 

@@ -102,7 +102,7 @@ def test_the_example_shows_each_turn_and_begins_with_the_break_that_cost_most(sh
         "Turn 10 after 15 min, expired: 0 of 4,970 tokens read",
         "Turn 11: 4,970 of 5,210 tokens read",
         "Turn 12: 5,210 of 5,450 tokens read",
-        "Turn 13 before-the-texts: 0 of 5,630 tokens read",
+        "Turn 13 before the texts: 0 of 5,630 tokens read",
     ]
     told = "4,970 tokens asked. The provider read 0, computed 4,750 again, and 220 were new."
     assert told in detail(page) and "The entry expired in a pause, at token 0" in detail(page)

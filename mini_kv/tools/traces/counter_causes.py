@@ -170,8 +170,7 @@ def _fallen(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     )
     kept = _nothing_evicted(counters, blocks)
     if counters.resets:
-        times = "once" if counters.resets == 1 else f"{counters.resets:,} times"
-        yield Answer(Cause.RESET, False, (said, f"The log says that the cache was emptied {times}."), PAIR, True)
+        yield Answer(Cause.RESET, False, (said, _resets(counters)), PAIR, True)
     yield from _evictions(counters, said, has_fallen=True)
     if kept:
         why = "So newer prompts differ from those before at their beginning, or may not share with them."
@@ -190,6 +189,8 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
         cause = Cause.DRAFTS if mean >= blocks.shortest_without_drafts else Cause.SHORT
         why = f"A prompt has {mean:,.0f} tokens on average, and the shortest that finds anything {blocks.shortest:,}."
         yield Answer(cause, False, (said, why), PAIR)
+    if counters.resets:
+        yield Answer(Cause.RESET, False, (said, _resets(counters)), PAIR)
     yield from _evictions(counters, said)
     if counters.states_at_end:
         where = (
@@ -201,7 +202,7 @@ def _nothing_found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]
     early = "Prompts differ at their beginning (a date, a name), or may not share (a salt, an adapter, an image)."
     excluded = _nothing_evicted(counters, blocks)
     cause = Cause.DIFFERENT_OR_LATE if blocks.is_late else Cause.DIFFERENT
-    yield Answer(cause, False, (said, *excluded, *_engines(counters), early, *[kept] * blocks.is_late), PAIR)
+    yield Answer(cause, False, (said, *excluded, *_elsewhere(counters), early, *[kept] * blocks.is_late), PAIR)
 
 
 def _found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
@@ -210,7 +211,9 @@ def _found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     share = f"{hits:,} of {queries:,} tokens of prompts were found: {hits / queries:.1%}."
     if counters.last_batch is not None:
         share += f" The gauge sglang:cache_hit_rate ({counters.last_batch:.1%}) is of the last batch alone."
-    said = (share, *_engines(counters))
+    said = (share, *_elsewhere(counters))
+    if counters.resets and not counters.preemptions:
+        yield Answer(Cause.RESET, False, (*said, _resets(counters)), _trace(counters))
     yield from _evictions(counters, *said)
     if kept := _nothing_evicted(counters, blocks):
         rest = "Unless the cache was reset, the rest begins no earlier prompt that may share, or fills no block."
@@ -219,12 +222,25 @@ def _found(counters: Counters, blocks: BlockLengths) -> Iterator[Answer]:
     yield Answer(Cause.UNKNOWN, False, said, _trace(counters))
 
 
-def _engines(counters: Counters) -> tuple[str, ...]:
-    """Return what several engines have to do with it, or nothing."""
-    if counters.engines == 1:
-        return ()
-    other = "A request that goes to another engine than the one it shares with finds nothing there."
-    return (f"The server has {counters.engines} engines, with a cache each. {other}",)
+def _elsewhere(counters: Counters) -> tuple[str, ...]:
+    """Return what other caches have to do with it: those of more engines, of a connector, of a server that prefills."""
+    sentences = []
+    if counters.engines > 1:
+        other = "A request that goes to another engine than the one it shares with finds nothing there."
+        sentences.append(f"The server has {counters.engines} engines, with a cache each. {other}")
+    asked, found = counters.external
+    if asked:
+        sentences.append(f"A connector was asked for {asked:,} tokens that this cache lacked, and had {found:,}.")
+    if counters.is_consumer:
+        sentences.append("Another server prefills for this one (kv_consumer): its counters say what prompts share.")
+    return tuple(sentences)
+
+
+def _resets(counters: Counters) -> str:
+    times = "once" if counters.resets == 1 else f"{counters.resets:,} times"
+    return (
+        f"The log says that the cache was emptied {times}, as after new weights: what follows finds nothing at first."
+    )
 
 
 def _written(counters: Counters) -> int | None:
@@ -274,7 +290,7 @@ def _nothing_evicted(counters: Counters, blocks: BlockLengths) -> tuple[str, ...
     if written is None or counters.pool_tokens is None or size is None or ended is None or running is None:
         return ()
     wasted = (ended + running) * size
-    is_one = blocks.is_plain and counters.engines == 1
+    is_one = blocks.is_plain and counters.engines == 1 and not counters.is_consumer
     if counters.preemptions != 0 or not is_one or written + wasted > counters.pool_tokens:
         return ()
     return (f"Nothing was evicted: {written:,} tokens were written, and the pool holds {counters.pool_tokens:,}.",)

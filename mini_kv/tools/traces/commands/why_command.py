@@ -24,6 +24,7 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
 from mini_kv.progress_line import ProgressLine
 from mini_kv.tools.planning.flags import Flags, add_flags, check_number, read_flags
+from mini_kv.tools.planning.models import load_model
 from mini_kv.tools.traces.counter_causes import Answer, BlockLengths, Cause, explain_counters
 from mini_kv.tools.traces.prompt_hashes import Prompt
 from mini_kv.tools.traces.readers.server_counters import Counters, read_log, read_metrics, read_source
@@ -54,9 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @one_line_errors("why", ConfigError)
 def run(args: argparse.Namespace) -> int:
     """Print the answer and return 0, or 2 with one line on stderr if the model or an option cannot be used."""
+    is_given = args.model is not None
     counters = _counters(args)
-    if counters is not None and counters.engine == "SGLang":
-        return _print_sglang(args, counters)
+    if counters is not None and (counters.engine == "SGLang" or not (is_given or _is_known(args.model))):
+        return _print_counters(args, counters)
     with ProgressLine(sys.stderr, "sending prompts"):
         blocks, rows = answered(args)
         explained = None if counters is None else explain_counters(counters, lengths_of(blocks, counters))
@@ -75,11 +77,26 @@ def run(args: argparse.Namespace) -> int:
     return print_report(args, lambda: as_dict(blocks, rows, explained), lines)
 
 
-def _print_sglang(args: argparse.Namespace, counters: Counters) -> int:
-    """Print what SGLang's counters say. Its tree of prefixes has no blocks, but pages, by default of one token."""
-    page = (counters.block_size or 1) + 1
-    explained = explain_counters(counters, BlockLengths(page, page))
-    lines = [*_explanation(explained), *more(Path(__file__).parents[4], has_fallen=explained.has_fallen)]
+def _is_known(model: str) -> bool:
+    try:
+        load_model(model)
+    except ConfigError:
+        return False
+    return True
+
+
+def _print_counters(args: argparse.Namespace, counters: Counters) -> int:
+    """Print what the counters say of a server of which no blocks are planned: SGLang's, or one of an unknown model.
+
+    SGLang's tree of prefixes has no blocks, but pages, by default of one token. vLLM's blocks may be unknown.
+    """
+    is_sglang, shortest = counters.engine == "SGLang", (counters.block_size or 1) + 1
+    lengths = BlockLengths(shortest, shortest, is_late=not is_sglang, is_plain=is_sglang)
+    explained = explain_counters(counters, lengths)
+    lines = _explanation(explained)
+    if not is_sglang:
+        lines += ["", f"The model {counters.model} is not known: MODEL, a name or its config.json, tells its blocks."]
+    lines += more(Path(__file__).parents[4], has_fallen=explained.has_fallen)
     return print_report(args, lambda: {"model": counters.model, "counters": asdict(explained)}, lambda: lines)
 
 

@@ -106,6 +106,8 @@ def _requests_in(fields: Mapping[str, Any], place: str, start: float, block_size
             raise ValueError(f"{here} is {quote(entry)}: it must be an object")
         try:
             seconds = start + _seconds(entry)
+            if "requests" in entry:
+                refuse_other_fields(entry, _SESSION, ".requests[]")
             request = None if "requests" in entry else _request_in(entry, seconds, block_size)
         except ValueError as error:
             raise ValueError(f"{here}: {error}") from None

@@ -24,6 +24,7 @@ from mini_kv.tools.traces.readers.mooncake import quote
 
 NOT_READ = {
     "chat_template": "a template is read from the files beside the tokenizer",
+    "echo": "with log-probabilities vLLM does not use the cache for such a request",
     "ec_transfer_params": "the request belongs to several servers",
     "kv_transfer_params": "its KV comes from another server, or goes to one",
     "media_io_kwargs": "only texts are read",
@@ -104,7 +105,7 @@ def read_chat(fields: Mapping[str, Any]) -> Chat:
 def refuse_unread(fields: Mapping[str, Any]) -> None:
     """Raise `ValueError` for a field that affects the prompt but is not read."""
     for name, why in NOT_READ.items():
-        if fields.get(name) not in (None, False):
+        if fields.get(name) is not None and fields[name] is not False:  # 0 is a number of log-probabilities
             raise ValueError(f"{name} is {quote(fields[name])}: it is not read, {why}")
 
 

@@ -65,8 +65,8 @@ def conversation_parser(encoder: Encoder | None) -> Callable[[bytes], Conversati
         refuse_other_fields(fields, _KNOWN)
         model = fields.get("model")
         check_model(model, first.setdefault("model", model), "")
-        name = next(name for name in _NAMES if name in fields)
-        entries = fields[name]
+        name = next((name for name in _NAMES if name in fields), _NAMES[0])
+        entries = fields.get(name)
         if not isinstance(entries, list):
             raise ValueError(f"{name} is {quote(entries)}: it must be a list")
         messages = [_message(entry, f"{name}[{index}]") for index, entry in enumerate(entries)]

@@ -61,7 +61,7 @@ _MARKS = {
     "hash_ids": "mooncake",
     "event": "log",
     "levelname": "log",
-    "requests": "agents",
+    "block_size": "agents",
 }
 """A field of the first line, and the format that it indicates. If a line has several, the first one here counts."""
 

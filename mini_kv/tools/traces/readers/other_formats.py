@@ -8,6 +8,7 @@
     observations of Langfuse        langfuse.com/docs/api-and-data-platform/features/export-to-blob-storage
     KV events                       vLLM `distributed/kv_events.py`, Dynamo's `KvRecorder`
     results of a load generator     `vllm bench serve --save-result`, SGLang `bench_serving`, AIPerf, GuideLLM
+    message batches of Anthropic    platform.claude.com/docs/en/build-with-claude/batch-processing
     answers of a batch              `vllm run-batch -o`
     counters                        vLLM's and SGLang's /metrics
     tables (CSV, Parquet)           github.com/Azure/AzurePublicDataset, github.com/HPMLL/BurstGPT, huggingface.co
@@ -38,6 +39,10 @@ _LANGFUSE = (
     ' tools: [.tool_definitions[]? | fromjson], timestamp: ((.start_time[:19] | strptime("%Y-%m-%d %H:%M:%S")'
     " | mktime) * 1000 + (.start_time[20:23] | tonumber)), output_length: .usage_details.output})"
     " | sort_by(.timestamp)[]' FILE writes its requests"
+)
+_ANTHROPIC = (
+    'jq -c \'.requests[].params | .messages = ([.system // empty | {role: "system", content: .}] + .messages)'
+    " | del(.system)' FILE writes its requests, one per line"
 )
 _LITELLM = (
     'jq -cs \'map(select(.status != "failure" and (.cache_hit | tostring | ascii_downcase) != "true") | {messages,'
@@ -88,6 +93,9 @@ _FORMATS = (
         ("resourceSpans",),
         "they sum up calls of other calls, and have prompts only if these were captured: the server's log has them",
     ),
+    _Format("Anthropic's message batch", ("requests",), _ANTHROPIC),
+    _Format("ChatGPT's export", ("mapping",), "its chats are trees, and its system prompts are not in it"),
+    _Format("Bedrock's invocation log", ("schemaType", "modelId"), "its bodies are requests of other services"),
     _Format("questions without answers", ("turns",), _NO_HISTORY),
     _Format(
         "prompts for a load generator",

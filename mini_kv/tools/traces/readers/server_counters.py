@@ -72,6 +72,10 @@ class Counters:
     """Whether SGLang keeps a state only where a request ended."""
     model: str | None = None
     """The model's name."""
+    external: tuple[int, int] = (0, 0)
+    """Tokens that this cache lacked and a connector was asked for, and of these those that it had."""
+    is_consumer: bool = False
+    """Whether another server prefills, and this one decodes."""
     engines: int = 1
     """Engines of the server. Each has a cache of its own."""
     evicted: int | None = None
@@ -84,7 +88,8 @@ class Counters:
     def beside(self, other: "Counters") -> "Counters":
         """Return these counters, completed by the other text's."""
         missing = {name: getattr(other, name) for name in self.__slots__ if getattr(self, name) in (None, ())}
-        return replace(self, **missing, resets=self.resets + other.resets)
+        is_consumer = self.is_consumer or other.is_consumer
+        return replace(self, **missing, resets=self.resets + other.resets, is_consumer=is_consumer)
 
 
 def read_source(source: str) -> str:
@@ -132,7 +137,8 @@ def read_metrics(text: str, source: str = "the metrics") -> Counters:
         counters = _vllm(sums, info, lengths)
         num_engines = max(len(engines), 1)
         pool = None if counters.pool_tokens is None else num_engines * counters.pool_tokens
-        counters = replace(counters, pool_tokens=pool, engines=num_engines)
+        external = tuple(int(sums[f"vllm:external_prefix_cache_{name}_total"]) for name in ("queries", "hits"))
+        counters = replace(counters, pool_tokens=pool, engines=num_engines, external=(external[0], external[1]))
         return replace(counters, computed=computed, cached=cached, model=model)
     if "sglang" in names:
         return replace(_sglang(sums, info), model=model)
@@ -230,6 +236,7 @@ def read_log(text: str, source: str = "the log") -> Counters:
         rates=rates,
         max_model_len=_first(r"max_(?:model|seq)_len['\"]?[=:]\s?(\d+)|context_len=(\d+)", text),
         states_at_end="extra_buffer" not in text if has_states else None,
+        is_consumer="kv_consumer" in text,
         version=told[1] if (told := re.search(r"LLM engine \(v([\w.+]+)\)", text)) else None,
         model=named[1] if (named := re.search(r"\bmodel(?:_path)?='([^']+)'", text)) else None,
         resets=len(re.findall(r"Successfully reset prefix cache|Cache flushed", text)),

@@ -31,7 +31,7 @@ _PROMPT = (
 )
 """Fields that are read here and in `chats`, besides those of `token_trace`."""
 _ANSWER = (
-    *("allowed_token_ids", "bad_words", "best_of", "echo", "frequency_penalty", "ignore_eos", "include_reasoning"),
+    *("allowed_token_ids", "bad_words", "best_of", "frequency_penalty", "ignore_eos", "include_reasoning"),
     *("include_stop_str_in_output", "length_penalty", "logit_bias", "logprob_token_ids", "logprobs"),
     *("max_completion_tokens", "max_tokens", "min_p", "min_tokens", "parallel_tool_calls", "presence_penalty"),
     *("priority", "repetition_detection", "repetition_penalty", "request_id", "response_format"),
