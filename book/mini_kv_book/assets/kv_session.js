@@ -244,7 +244,7 @@ class KvSession extends HTMLElement {
       const place = turn.broke.message === 0 ? "before the first text in the file" : `in text ${turn.broke.message} (${turn.broke.kind})`;
       lines.push(make("p", { class: "broke" }, make("strong", {}, capital(cause(turn.broke))), `, ${place}: ${turn.broke.sentence}.`));
     } else if (turn.note) lines.push(make("p", {}, `${capital(turn.note)}.`));
-    lines.push(make("p", { class: "small" }, `A cache whose entries live ${duration(turn.ttl)} would find ${number(turn.hosted)} tokens. Blocks of ${this.#session.block_size} tokens, without eviction, would give ${number(turn.blocks)}.`));
+    lines.push(make("p", { class: "small" }, `A cache with entries that live ${duration(turn.ttl)} would find ${number(turn.hosted)} tokens. Blocks of ${this.#session.block_size} tokens, without eviction, would give ${number(turn.blocks)}.`));
     this.detail.replaceChildren(...lines);
   }
 
