@@ -199,6 +199,11 @@ def test_conversations_with_two_models_are_not_one_cache(write: Write) -> None:
             '1: conversations[0] is by "bob": it must be one of human, user, gpt, chatgpt, bing, bard, assistant,'
             " system",
         ),
+        (
+            {"conversations": [{"from": ["gpt"], "value": "a"}]},
+            '1: conversations[0] is by ["gpt"]: it must be one of human, user, gpt, chatgpt, bing, bard, assistant,'
+            " system",
+        ),
         ({"conversation": [{"role": "user", "content": [1]}]}, "1: conversation[0] is [1]: it must be a text"),
         (
             {"conversation": [], "timestamp": "2023-04-09"},

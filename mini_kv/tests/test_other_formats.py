@@ -113,6 +113,12 @@ def test_prompts_for_a_load_generator_become_plain_prompts_or_chats(write: Write
     assert refusal(path).endswith("""jq -c '{messages: [{role: "user", content: .text}], output_length}' FILE chats""")
 
 
+@pytest.mark.parametrize("data", [7, ["a"], [{"payloads": "a"}], [{"payloads": ["a", {"messages": None}]}]])
+def test_what_only_looks_like_inputs_is_named_all_the_same(write: Write, data: object) -> None:
+    """Whatever is in its field."""
+    assert refusal(write({"data": data})).startswith("the file looks like AIPerf's inputs.json, which is not read; jq")
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_a_request_trace_of_dynamo_becomes_mooncakes(write: Write, *, is_wrapped: bool) -> None:
     """Its rows are in the order of the requests' ends, and its hashes are numbers of 64 bits."""

@@ -57,7 +57,6 @@ def conversation_parser(encoder: Encoder | None) -> Callable[[bytes], Conversati
     """Return a parser of lines. Raises `ConfigError` if there is no encoder."""
     if encoder is None:
         raise ConfigError(NO_ENCODER)
-
     first: dict[str, object] = {}
 
     def parse(raw: bytes) -> Conversation | None:
@@ -88,7 +87,7 @@ def _message(entry: Any, name: str) -> dict[str, Any]:
     """Return a message of a chat. Raises `ValueError` with the name of what it lacks."""
     fields: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
     speaker, text = fields.get("from", fields.get("role")), fields.get("value", fields.get("content"))
-    if speaker not in _ROLES:
+    if not isinstance(speaker, str) or speaker not in _ROLES:
         raise ValueError(f"{name} is by {quote(speaker)}: it must be one of {', '.join(_ROLES)}")
     if not isinstance(text, str):
         raise ValueError(f"{name} is {quote(text)}: it must be a text")

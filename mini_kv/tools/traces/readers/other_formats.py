@@ -68,11 +68,17 @@ class _Format:
 
 def _inputs_of_aiperf(fields: Mapping[str, Any]) -> str:
     """Return how to read AIPerf's inputs. It may add the history when it sends them: then they are not the prompts."""
-    for session in fields["data"] if isinstance(fields["data"], list) else ():
-        chats = [payload.get("messages", ()) for payload in session.get("payloads", ())]
-        if any(chat[: len(before)] != before for before, chat in pairwise(chats)):
+    for session in _objects_in(fields["data"]):
+        chats = [payload.get("messages") for payload in _objects_in(session.get("payloads"))]
+        lists = [chat for chat in chats if isinstance(chat, list)]
+        if any(chat[: len(before)] != before for before, chat in pairwise(lists)):
             return _NO_HISTORY
     return "jq -c '.data[].payloads[]' FILE writes its requests, one per line"
+
+
+def _objects_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list. Anything else has none."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _log_of_litellm(fields: Mapping[str, Any]) -> str:
