@@ -7,13 +7,13 @@ kv-play       cases: the engine, with the reader's own texts. The build runs the
 kv-planes     one line of fields: the plans of one run, executed by PyTorch in the build and by JavaScript in the page
 kv-claims     questions in the form of `mini_kv/course/lessons/predictions.toml`: claims to judge, each with its proof,
               which is the code of the errata's section with the claim's id. It runs again for this page
-kv-finale     nothing: the finale, with the reader's own parts of all labs
+kv-finale     nothing: the finale. The build plays parts that are wrong on purpose, and the page the reader's own
 kv-challenge  nothing: an editor for a cache of the reader's own, and the board of the contract's scenarios
 kv-session    nothing: a coding agent's session file, drawn in blocks. Or the word example: only the examples
 
 A case is a line: fields as in an address, a bar, and words. The page opens on the first, the others are buttons.
 Without packed Python, or without scripts, the reader sees what is inside the element: the words, and the command that
-does the same in a terminal. kv-session needs Python only for a reader's own file.
+does the same in a terminal. kv-session and kv-finale need Python only for a reader's own file.
 """
 
 import json
@@ -45,7 +45,7 @@ from mini_kv.tools.planning.states import GDN_PREFILL_BACKENDS
 from mini_kv.tools.traces.sessions.analysis import analyse
 from mini_kv.tools.traces.sessions.session_formats import EXAMPLE, READERS, read_session_file
 from mini_kv.tools.traces.sessions.session_report import report
-from mini_kv_book.assets import plan_page, session_page
+from mini_kv_book.assets import finale_page, plan_page, session_page
 from mini_kv_book.assets.play_page import BOXES, MODELS, problem
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.curriculum import chapter_of, title_of
@@ -392,16 +392,29 @@ def kv_finale(body: str, _md: Any) -> str:
     return finale(megabytes())
 
 
+WRONG_PARTS = {
+    "turns the list": ("a queue", "It turns each list of freed blocks around.", "lab-02", "append_n"),
+    "no parent": ("a hash", "It leaves the parent's hash out.", "lab-04", "get_request_block_hasher"),
+    "lets the next pass": ("a scheduler", "A request that does not fit goes to the end.", "lab-11", "schedule"),
+}
+"""The parts on which the finale's page opens: a button, the fault, and the function of a lab that should be there."""
+
+
 def finale(size: int | None) -> str:
-    """Return `<kv-finale>`. Without `size` the page cannot play."""
+    """Return `<kv-finale>` with parts that are wrong on purpose. Without `size` the page cannot play the reader's."""
     labs = [
         {"id": one.lab_id, "title": one.title, "starter": starter_of(one.lab_id)}
         for one in all_labs(ROOT)
         if one.needs == "C" and any(part.goes_to for part in one.parts) and not closed_sentence(one.lab_id)
     ]
-    told = "<p>In a terminal, with the parts that you have written:</p>"
-    about = {"megabytes": size, "labs": labs}
-    return _with_python("kv-finale", about, told + code("mini-kv finale --labs starter", "text"), size)
+    examples = [
+        finale_page.example(name, fault) | {"title": title, "lab": lab, "def": function}
+        for name, (title, fault, lab, function) in WRONG_PARTS.items()
+    ]
+    told = "".join(f"<p>{escape(said)}</p>" for said in examples[0]["said"])
+    command = "<p>In a terminal, with the parts that you have written:</p>" + code("mini-kv finale", "text")
+    about = {"megabytes": size, "labs": labs, "examples": examples}
+    return element("kv-finale", about, told + command, "" if size is None else " python")
 
 
 @fence

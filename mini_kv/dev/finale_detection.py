@@ -119,7 +119,7 @@ class MutationRun:
                 divergence = run.first_divergence(reference)
                 if divergence is not None:
                     what = divergence.what if run.error is None else type(run.error).__name__
-                    report = "\n".join(Search(run, reference, parts).lines())
+                    report = "\n".join(Search(run, reference, parts).blame().lines)
                     is_named = re.search(rf"^(With|  lab).*{lab.lab_id}\b", report, re.MULTILINE) is not None
                     return Detection(f"{check.title}, run {number}", what, is_named)
         return None

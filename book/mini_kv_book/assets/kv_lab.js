@@ -159,6 +159,14 @@ class KvLab extends HTMLElement {
     };
     this.#editor = await openEditor(options);
     this.setAttribute("ready", "");
+    this.#openAt(new URLSearchParams(location.hash.slice(1)));
+  }
+
+  /** Follow a link of the finale: to a line of the reader's text, or to a function. */
+  #openAt(fields) {
+    const isThere = (one) => one.trim().startsWith(`def ${fields.get("def")}(`);
+    const at = Number(fields.get("line")) || this.#editor.text.split("\n").findIndex(isThere) + 1;
+    if (at > 0) this.#goTo(at);
   }
 
   /** Where the first line to be written is, and the head of its function; where none is left, the first function's head. */

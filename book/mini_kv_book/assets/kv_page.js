@@ -10,7 +10,7 @@
     ["kv-plan[python]", "kv_plan.js"],
     ["kv-play[python]", "kv_play.js"],
     ["kv-claims", "kv_claims.js"],
-    ["kv-finale[python]", "kv_finale.js"],
+    ["kv-finale", "kv_finale.js"],
     ["kv-challenge[python]", "kv_challenge.js"],
     ["kv-session", "kv_session.js"],
     ["kv-planes[model]", "kv_planes.js"],

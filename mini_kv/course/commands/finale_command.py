@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"rush hours of an act on dice: more find rarer faults (default: {NUM_HOURS})",
     )
+    parser.add_argument("--verbose", action="store_true", help="print both sides of each step that differs")
     parser.add_argument("--to", type=output_file(".html"), metavar="FILE", help="write your pool's story as a page")
     parser.add_argument(
         "--inside-vllm",
@@ -51,20 +53,40 @@ def run(args: argparse.Namespace) -> int:
         root = find_checkout(Path.cwd())
         python = python_with_vllm() if args.inside_vllm else None
         if python is not None:
-            return run_in_vllm(python, ["--labs", args.labs, "--seed", str(args.seed)])
+            verbose = ["--verbose"] * args.verbose
+            return run_in_vllm(python, ["--labs", args.labs, "--seed", str(args.seed), *verbose])
         checks = _recorded(args.seed) if args.inside_vllm else _checks(args.seed, args.hours)
     except UnknownLabError as error:
         print(f"mini-kv finale: {error}", file=sys.stderr)
         return 2
     with ProgressLine(sys.stderr) as progress:
         finale = Finale(args.labs, all_labs(root), checks, progress.tell)
-        for line in finale.lines():
+        for line in finale.lines(args.verbose):
             progress.print(line)
-    if finale.is_right and finale.num_played and not args.inside_vllm:
-        print("What is next: the whole cache from an empty file, labs/lab-17, in any language.")
-    if args.to is not None and finale.story is not None:
-        write_page(args.to, page(finale.story))
+    if finale.num_played and not args.inside_vllm:
+        for line in _what_next(finale, args.verbose):
+            print(line)
+    if args.to is not None:
+        _write(args.to, finale)
     return 0 if finale.is_right else 1
+
+
+def _what_next(finale: Finale, is_verbose: bool) -> Iterator[str]:
+    """Yield what the learner can do next."""
+    if not any(check.has_model for check in finale.checks):
+        yield f"The acts with a model need PyTorch: {pip()} install torch"
+    if finale.is_right:
+        yield "What is next: the whole cache from an empty file, labs/lab-17, in any language."
+    elif not is_verbose:
+        yield "With --verbose the command prints both sides of each step that differs. --to FILE.html draws the first."
+
+
+def _write(path: Path, finale: Finale) -> None:
+    """Write a page: both sides of the first step that differs, or the learner's pool if none does."""
+    if finale.difference is not None:
+        write_page(path, page(*finale.difference.sides()))
+    elif finale.story is not None:
+        write_page(path, page(finale.story))
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Finds the faulty part: the line of an error, and the parts that make a run right if the engine's own replace them."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from mini_kv.course.finale.learner_files import Found, last_line, own_parts, short
 from mini_kv.course.finale.steps import Run
@@ -26,6 +27,16 @@ def what_broke(error: BaseException, when: str, limit: float, parts: Mapping[str
     return [f"Your engine stopped {when}: {what}", f"  {at}"]
 
 
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The result of a search."""
+
+    names: list[str]
+    """The parts at fault, or those of which one is. Empty: each is right alone."""
+    lines: list[str]
+    """The result, as text."""
+
+
 class Search:
     """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
 
@@ -47,15 +58,15 @@ class Search:
         self._blamed = [name for name, each in parts.items() if line and each.source == line[0]]
         """The parts of the lab whose code was running at the error."""
 
-    def lines(self) -> list[str]:
-        """Return lines with the faulty part, lab or parts, or with the result that there is none."""
+    def blame(self) -> Blame:
+        """Return the part, lab or parts at fault, or the result that there is none."""
         return self._single_parts() or self._whole_labs() or self._wrong_alone()
 
     def _is_right_without(self, names: Collection[str]) -> bool:
         own = own_parts(each for name, each in self._parts.items() if name not in names)
         return self._run.again(own, self._limit).agrees_with(self._reference)
 
-    def _single_parts(self) -> list[str]:
+    def _single_parts(self) -> Blame | None:
         """Return every part whose replacement alone fixes the output. Parts of the failing lab are tried first."""
         healers = []
         for name in dict.fromkeys([*self._blamed, *self._parts]):
@@ -64,19 +75,23 @@ class Search:
                 if name in self._blamed:
                     break
         lines = [f"With {name} from {self._host} {self._noun} is right: {self._parts[name].place}" for name in healers]
-        return lines if len(lines) < 2 else ["Replacing any of these helps. Check the calls between them.", *lines]
+        if len(lines) > 1:
+            lines.insert(0, "Replacing any of these helps. Check the calls between them.")
+        return Blame(healers, lines) if healers else None
 
-    def _whole_labs(self) -> list[str]:
+    def _whole_labs(self) -> Blame | None:
         """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""
         for lab_id in dict.fromkeys(each.part.lab_id for each in self._parts.values()):
-            if self._is_right_without([name for name, each in self._parts.items() if each.part.lab_id == lab_id]):
-                return [f"With all of {lab_id} from {self._host} {self._noun} is right. Run its tests."]
-        return []
+            names = [name for name, each in self._parts.items() if each.part.lab_id == lab_id]
+            if self._is_right_without(names):
+                said = f"With all of {lab_id} from {self._host} {self._noun} is right. Run its tests."
+                return Blame(names, [said])
+        return None
 
-    def _wrong_alone(self) -> list[str]:
+    def _wrong_alone(self) -> Blame:
         """Return the parts that are wrong while all others are the engine's own."""
         wrong = [name for name in self._parts if not self._is_right_without(self._parts.keys() - {name})]
         if not wrong:
-            return ["Each of your parts is right alone, but not together."]
+            return Blame([], ["Each of your parts is right alone, but not together."])
         places = [f"  {name}: {self._parts[name].place}" for name in wrong]
-        return ["No single part helps. These are wrong even alone:", *places]
+        return Blame(wrong, ["No single part helps. These are wrong even alone:", *places])

@@ -138,7 +138,7 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
     lines, is_right = verdict(run, reference, parts, num_usable)
     print("\n".join(lines), flush=True)  # looking for the part can take a while
     if not is_right:
-        print("\n".join(Search(run, reference, parts, "the text").lines()))
+        print("\n".join(Search(run, reference, parts, "the text").blame().lines))
     return 0 if is_right else 1
 
 

@@ -1,7 +1,7 @@
 """One random workload on changed parts, for the chapter and the notebook on the finale. Imports no torch.
 
     demo = DivergenceDemo("turns the list")     runs the workload until a step differs from the engine's own run
-    print(demo.report)                          what the finale prints about it
+    print(demo.report)                          what `mini-kv finale --verbose` prints about it
     demo.sides()                                both runs up to that step, as two stories
     demo.swaps()                                the workload again, each time with one part from the engine
 
@@ -12,7 +12,7 @@ import html
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property
 from typing import Any
 
 from mini_kv.core.block_hash import get_request_block_hasher
@@ -20,11 +20,12 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.course.finale.blame import Search
+from mini_kv.course.finale.difference import Difference, story_until
 from mini_kv.course.finale.learner_files import Found, by_name, own_parts
 from mini_kv.course.finale.random_workload import RandomWorkload
 from mini_kv.course.finale.steps import COMPARED, Run
 from mini_kv.course.given.correct_managers import other_hashes
-from mini_kv.course.given.faulty_parts import AllOrNothing, TurnsTheList, hashes_without_parents
+from mini_kv.course.given.faulty_parts import AllOrNothing, LetsTheNextPass, TurnsTheList, hashes_without_parents
 from mini_kv.course.labkit.lab import LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
 
@@ -34,9 +35,10 @@ CHANGED = {
     "turns the list": ("queue", TurnsTheList),
     "all or nothing": ("full_attention", AllOrNothing),
     "no parent": ("hasher", hashes_without_parents),
+    "lets the next pass": ("scheduler", LetsTheNextPass),
     "other hashes": ("hasher", other_hashes),
 }
-"""Three wrong parts and a right one, each with its place."""
+"""Four wrong parts and a right one, each with its place."""
 OWN: dict[str, tuple[str, Any]] = {
     "queue": ("lab-02", FreeKVCacheBlockQueue),
     "hasher": ("lab-04", get_request_block_hasher),
@@ -91,13 +93,20 @@ class DivergenceDemo:
         self.run = Run(WORKLOAD, own_parts(self.parts.values()))
         self.divergence = self.run.first_divergence(self.reference)
 
+    @cached_property
+    def difference(self) -> Difference | None:
+        """The first step that differs, and the part at fault."""
+        if self.divergence is None:
+            return None
+        blame = Search(self.run, self.reference, self.parts).blame()
+        return Difference(self.run, self.parts, self.divergence, blame)
+
     @property
     def report(self) -> str:
-        """What the finale prints about the run: both sides of the first step that differs, and the part at fault."""
-        if self.divergence is None:
+        """What the finale prints about the run: what differs first, the part at fault, and both sides of the step."""
+        if self.difference is None:
             return f"{len(self.run.steps)} steps: the same cache, batches and tokens as mini_kv's."
-        blame = Search(self.run, self.reference, self.parts).lines()
-        return "\n".join([*self.divergence.lines("mini_kv"), "", *blame])
+        return "\n".join([*self.difference.said, "", *self.difference.both_sides])
 
     @property
     def first_steps(self) -> dict[str, int]:
@@ -112,9 +121,10 @@ class DivergenceDemo:
 
     def sides(self, more: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the engine's run and the learner's as stories, `more` steps beyond the first that differs."""
-        step = self.divergence.its.number if self.divergence else len(self.reference.steps)
-        until = partial(_story, step + more, step)
-        return until(OwnParts(), "The engine's parts"), until(self.run.own, f"Changed: {', '.join(self.names)}")
+        at = self.divergence.its.number if self.divergence else len(self.reference.steps)
+        its, mine = (story_until(WORKLOAD, own, at + more) for own in (OwnParts(), self.run.own))
+        changed = f"Changed: {', '.join(self.names)}"
+        return {**its, "title": "The engine's parts", "at": at}, {**mine, "title": changed, "at": at}
 
     def swaps(self) -> dict[str, Swapped]:
         """Return the comparison for each replaced part. The first has none replaced."""
@@ -130,18 +140,9 @@ class DivergenceDemo:
         return Swapped(f"Step {divergence.its.number} differs: {divergence.what}.", owners, False)
 
 
-def _story(last: int, opened: int, own: OwnParts, title: str) -> dict[str, Any]:
-    """Return the first `last` steps as a story that opens at the step `opened`."""
-    engine = WORKLOAD.engine(own)
-    for step in engine.steps():
-        if step.number == last:
-            break
-    return {**engine.story(), "title": title, "at": opened}
-
-
 def engines_story() -> dict[str, Any]:
     """Return the whole run of the engine's own parts, as a story."""
-    return _story(len(_engines_run().steps), 7, OwnParts(), "An hour on dice")
+    return {**story_until(WORKLOAD, OwnParts(), len(_engines_run().steps)), "title": "An hour on dice", "at": 7}
 
 
 def engines_side() -> dict[str, Any]:

@@ -8,17 +8,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from mini_kv.course.finale.answered_workload import AnsweredWorkload
-from mini_kv.course.finale.blame import Search, what_broke
-from mini_kv.course.finale.learner_files import Found, by_name, find_parts, own_parts, why_not
+from mini_kv.course.finale.blame import Search
+from mini_kv.course.finale.difference import Difference
+from mini_kv.course.finale.hour_workload import HourWorkload
+from mini_kv.course.finale.learner_files import Found, by_name, find_parts, own_parts, short, why_not
 from mini_kv.course.finale.offload_workload import OffloadWorkload
 from mini_kv.course.finale.random_workload import PrefillWorkload, random_workloads
-from mini_kv.course.finale.steps import Divergence, Run, Step, Workload
+from mini_kv.course.finale.steps import Run, Workload
 from mini_kv.course.labkit.lab import Lab, LabPart
 from mini_kv.course.labkit.learner_parts import OwnParts
-from mini_kv.installer import pip
 
 NUM_HOURS = 30
 """Workloads of a random check. Each takes about a tenth of a second, so that all checks end within a minute."""
@@ -85,7 +86,7 @@ def random_checks(seed: int, num_hours: int = NUM_HOURS) -> list[Check]:
 
     Lab-11 has one group of layers and no drafts, so the engine's scheduler plans where there are others.
     """
-    few = max(num_hours // 3, 1)
+    few, hour = max(num_hours // 3, 1), HourWorkload(seed)
     plain, with_windows = random_workloads(seed, num_hours), random_workloads(seed, num_hours, WINDOWS)
     prompts = [PrefillWorkload(seed * 1000 + at) for at in range(few)]
     forks = [PrefillWorkload(seed * 1000 + at, WINDOWS[at % len(WINDOWS)], caching=False) for at in range(few)]
@@ -102,7 +103,7 @@ def random_checks(seed: int, num_hours: int = NUM_HOURS) -> list[Check]:
             "one group",
             ("scheduler", "policy", "frees", *HOME, *WHOLE, *TENSORS),
         ),
-        Check("Dice instead of a model", plain, "one group", without, CACHE),
+        Check("Dice instead of a model", [hour, *plain], "one group", without, CACHE, others=hour.others()),
         Check("Dice, and layers with windows", with_windows, "windows", (*without, "scheduler"), WITH_WINDOWS),
         Check("Dice, and drafts", drafts, "one group", (*without, "scheduler")),
         Check(
@@ -141,6 +142,36 @@ def model_checks(seed: int) -> list[Check]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A check that was made."""
+
+    number: int
+    check: Check
+    num_runs: int = 0
+    """Runs with the learner's parts. 0: none of the parts has a place in this check."""
+    num_steps: int = 0
+    difference: Difference | None = None
+
+    @property
+    def verdict(self) -> str:
+        """One of `not played`, `right` and `differs`."""
+        if not self.num_runs:
+            return "not played"
+        return "right" if self.difference is None else "differs"
+
+    @property
+    def lines(self) -> list[str]:
+        """The verdict as text, and what differs."""
+        title = f"Act {self.number}. {self.check.title}: {self.verdict}"
+        if self.difference is not None:
+            return [title, *(f"  {line}" for line in self.difference.said)]
+        if self.verdict == "not played":
+            return [title]
+        num_runs = f"{self.num_runs} runs, " if self.num_runs > 1 else ""
+        return [f"{title}, {num_runs}{self.num_steps} steps: the same {self.check.compared} as {self.check.host}'s"]
+
+
 class Finale:
     """All checks of the learner's parts."""
 
@@ -151,7 +182,7 @@ class Finale:
         checks: Sequence[Check],
         tell: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Set the checks. Nothing runs yet.
+        """Find the parts. Nothing runs yet.
 
         Args:
             choice: `starter`, `solution` or a folder.
@@ -159,68 +190,120 @@ class Finale:
             checks: the acts of the report.
             tell: is told of each run before it begins, and of each step of a run with a model.
         """
-        self._choice, self._labs, self._checks, self._tell = choice, labs, checks, tell
+        self.checks, self._tell = checks, tell
+        self._found = [check.parts(choice, labs, Path.cwd()) for check in checks]
         self._has_model = any(check.has_model for check in checks)
-        self._shown: set[str] = set()
+        self.acts: list[Act] = []
+        """The checks that were made so far."""
         self.story: dict[str, Any] | None = None
         """The story of the learner's pool in the first check with a model, or in the first one if none has a model."""
-        self.num_played = self.num_equal = 0
-        """Checks so far with a part of the learner's, and those that were equal to the engine's own."""
+        self._measured: tuple[Run, Mapping[str, Workload]] | None = None
+        """The last run whose requests other engines can run, too."""
 
-    def lines(self) -> Iterator[str]:
-        """Run the checks, and yield the report line by line."""
-        for number, check in enumerate(self._checks, start=1):
-            yield from self._check(number, check)
-        if not self._has_model:
-            yield f"The acts with a model need PyTorch: {pip()} install torch"
-        if self.num_played == 0:
-            yield "No part is yours yet. Begin with a lab: mini-kv run 01"
-        elif self.is_right:
-            yield f"All {self.num_played} acts are right." if self.num_played > 1 else "The act is right."
-        else:
-            yield f"{self.num_equal} of {self.num_played} acts are right."
+    @property
+    def difference(self) -> Difference | None:
+        """The first difference, if there is one."""
+        return next((act.difference for act in self.acts if act.difference is not None), None)
+
+    @property
+    def num_played(self) -> int:
+        """Checks so far with a part of the learner's."""
+        return sum(act.verdict != "not played" for act in self.acts)
 
     @property
     def is_right(self) -> bool:
         """Whether all checks so far were equal to the engine's own."""
-        return self.num_equal == self.num_played
+        return self.difference is None
 
-    def _check(self, number: int, check: Check) -> Iterator[str]:
-        found = check.parts(self._choice, self._labs, Path.cwd())
-        all_parts = by_name(found)
-        yield f"Act {number}. {check.title}: {len(all_parts)} part{'s' * (len(all_parts) != 1)} from the labs"
-        for each in found:
-            line = f"  {each.part!s:<38} {each.place if each.value is not None else f'{check.own}: {each.why}'}"
-            if line not in self._shown and (each.part.never or not check.leaves_out(each.part)):
-                self._shown.add(line)
-                yield line
-        if not all_parts:
-            yield from ("Not played: no part is yours.", "")
-            return
-        self.num_played += 1
-        runs: list[Run] = []
-        for workload, parts in workloads_with_parts(check, all_parts):
-            title = f"Act {number}, run {len(runs) + 1}"
+    def lines(self, is_verbose: bool = False) -> Iterator[str]:
+        """Make the checks, and yield the report line by line.
+
+        `is_verbose`: with the parts that no run needs, and with both sides of each step that differs.
+        """
+        yield from (*self.parts(is_verbose), "")
+        told: set[str] = set()
+        for act in self.play():
+            yield from (line for line in act.lines if line not in told)
+            told.update(act.lines)
+            if is_verbose and act.difference is not None:
+                yield from ("", *act.difference.both_sides, "")
+        yield from self.ending()
+
+    def parts(self, is_verbose: bool = False) -> list[str]:
+        """Return a line per file with the parts that play, and one with those that do not, and why.
+
+        `is_verbose`: also those that no run needs.
+        """
+        names: dict[tuple[str, str, str], list[str]] = {}
+        without: set[str] = set()
+        for check, found in zip(self.checks, self._found, strict=True):
+            for each in found:
+                if not each.part.never and check.leaves_out(each.part):
+                    continue
+                if not each.source and not each.part.never:
+                    without.add(each.part.lab_id)
+                elif is_verbose or not each.part.never:
+                    why = "" if each.value is not None else f" ({check.own}'s: {each.why})"
+                    file = short(each.source) if each.source else each.part.lab_id
+                    said = names.setdefault((each.part.lab_id, file, why), [])
+                    said += [each.part.name] * (each.part.name not in said)
+        lines = [f"{file}: {', '.join(said)}{why}" for (_, file, why), said in sorted(names.items())]
+        return [*lines, f"{', '.join(sorted(without))}: there is no file"] if without and lines else lines
+
+    def play(self) -> Iterator[Act]:
+        """Make the checks, and yield each as it ends."""
+        for number, (check, found) in enumerate(zip(self.checks, self._found, strict=True), start=1):
+            act = self._act(number, check, by_name(found))
+            self.acts.append(act)
+            yield act
+
+    def ending(self) -> list[str]:
+        """Return the last lines of the report: the numbers of the learner's cache if all is right, and the verdict."""
+        if self.num_played == 0:
+            return ["No part is yours yet. Begin with a lab: mini-kv run 01"]
+        if not self.is_right:
+            num_right = [act.verdict for act in self.acts].count("right")
+            return ["", f"{num_right} of {self.num_played} acts are right."]
+        numbers = self.numbers()
+        lines = ["", *numbers_as_text(numbers)] if numbers else []
+        return [*lines, "", f"All {self.num_played} acts are right." if self.num_played > 1 else "The act is right."]
+
+    def numbers(self) -> "list[Numbers]":
+        """Return the numbers of the learner's run, and those of engines that have less. Costs a run of each."""
+        if self._measured is None:
+            return []
+        run, others = self._measured
+        return [Numbers.of("yours", run), *self._numbers_of_others(others)]
+
+    def _numbers_of_others(self, others: Mapping[str, Workload]) -> "Iterator[Numbers]":
+        for name, workload in others.items():
+            self._tell(name)
+            yield Numbers.of(name, Run(workload).complete())
+
+    def _act(self, number: int, check: Check, all_parts: Mapping[str, Found]) -> Act:
+        num_runs = num_steps = 0
+        last: Run | None = None
+        for workload, parts in workloads_with_parts(check, all_parts) if all_parts else ():
+            num_runs += 1
+            title = f"Act {number}, run {num_runs}"
             self._tell(title)
-            if not runs or workload is not runs[-1].workload:
+            if last is None or workload is not last.workload:
                 reference = check.reference(workload)
-            run = Run(workload, own_parts(parts.values()), each_step=partial(self._tell_step, check, title))
-            runs.append(run)
+            run = last = Run(workload, own_parts(parts.values()), each_step=partial(self._tell_step, check, title))
             divergence = run.first_divergence(reference)
+            num_steps += len(run.steps)
             if self.story is None and run.engine is not None and check.has_model == self._has_model:
                 self.story = run.engine.story()
             if divergence is not None:
-                yield from ("", *_what_differs(run, divergence, parts, check.host), "")
-                if len(parts) < len(all_parts):
-                    yield f"In this run {', '.join(parts)} played alone, and the other parts were {check.own}'s."
-                yield from (*Search(run, reference, parts, host=check.own).lines(), "")
-                return
-        self.num_equal += 1
-        num_steps = sum(len(run.steps) for run in runs)
-        num_runs = f"{len(runs)} runs, " if len(runs) > 1 else ""
-        yield from ("", f"{num_runs}{num_steps} steps: the same {check.compared} as {check.host}'s.", "")
-        if check.others:
-            yield from (*numbers(runs[0], check.others, self._tell), "")
+                blame = Search(run, reference, parts, host=check.own).blame()
+                alone = f"In this run {', '.join(parts)} played alone, and the other parts were {check.own}'s."
+                difference = Difference(
+                    run, parts, divergence, blame, check.host, alone=alone if len(parts) < len(all_parts) else ""
+                )
+                return Act(number, check, num_runs, num_steps, difference)
+            if num_runs == 1 and check.others:
+                self._measured = run, check.others
+        return Act(number, check, num_runs, num_steps)
 
     def _tell_step(self, check: Check, title: str, number: int) -> None:
         if check.has_model:  # the others' steps take a hundredth of a second
@@ -240,25 +323,33 @@ def workloads_with_parts(check: Check, parts: Mapping[str, Found]) -> Iterator[t
             yield workload, {name: parts[name]}
 
 
-def _what_differs(run: Run, divergence: Divergence, parts: Mapping[str, Found], host: str) -> list[str]:
-    if run.error is None:
-        return divergence.lines(host)
-    return what_broke(run.error, f"in step {len(run.steps) + 1}", run.limit, parts)
+class Numbers(NamedTuple):
+    """What a run of the same requests took."""
+
+    name: str
+    steps: int
+    computed: int
+    """Tokens."""
+    found: int
+    """Tokens."""
+    preempted: int
+    waited: int
+    """The requests that waited, summed over the steps."""
+
+    @classmethod
+    def of(cls, name: str, run: Run) -> Self:
+        """Return the numbers of a complete run."""
+        return cls(
+            name,
+            len(run.steps),
+            sum(num_tokens for step in run.steps for _, num_tokens in step.scheduled),
+            sum(sum(step.found.values()) for step in run.steps),
+            run.steps[-1].num_preemptions,
+            sum(len(step.waiting) for step in run.steps),
+        )
 
 
-def numbers(run: Run, others: Mapping[str, Workload], tell: Callable[[str], None] | None = None) -> list[str]:
-    """Return a table: the numbers of this run beside those of engines that have less. `tell`: is told of each."""
-    rows = {"yours": run}
-    for name, workload in others.items():
-        if tell is not None:
-            tell(name)
-        rows[name] = Run(workload).complete()
-    head = f"{'':<22}{'steps':>7}{'computed':>10}{'found':>8}{'preempted':>11}{'waited':>8}"
-    return [head, *(_row(name, each.steps) for name, each in rows.items())]
-
-
-def _row(name: str, steps: Sequence[Step]) -> str:
-    computed = sum(num_tokens for step in steps for _, num_tokens in step.scheduled)
-    found = sum(sum(step.found.values()) for step in steps)
-    waited = sum(len(step.waiting) for step in steps)
-    return f"{name:<22}{len(steps):>7}{computed:>10}{found:>8}{steps[-1].num_preemptions:>11}{waited:>8}"
+def numbers_as_text(rows: Sequence[Numbers]) -> list[str]:
+    """Return a table."""
+    table = [("", *Numbers._fields[1:]), *rows]
+    return [f"{row[0]:<22}{row[1]:>7}{row[2]:>10}{row[3]:>8}{row[4]:>11}{row[5]:>8}" for row in table]

@@ -184,6 +184,9 @@ class NotingManager(TracedKVCacheManager):
 class RandomEngine:
     """A scheduler and a cache that run one workload."""
 
+    departures = 0.05
+    """The share of steps before which a client leaves, and of those in which one leaves while the worker computes."""
+
     def __init__(self, workload: RandomWorkload, own: OwnParts) -> None:
         """Build scheduler and cache."""
         self.workload, self.own, self.sizes = workload, own, workload.sizes()
@@ -225,7 +228,7 @@ class RandomEngine:
             self.number += 1
             for _ in range(self.chance.choice(self.sizes.arrivals)):
                 self._arrive()
-            if self.chance.random() < 0.05:
+            if self.chance.random() < self.departures:
                 self._leave()
             if self.chance.random() < self.sizes.losses:
                 self._lose()
@@ -284,7 +287,7 @@ class RandomEngine:
         output = self.scheduler.schedule()
         orders, scheduled = plan_lines(output), list(output.num_scheduled_tokens.items())
         tokens = self._sampled(output)
-        if self.chance.random() < 0.05:  # a client leaves while the worker computes
+        if self.chance.random() < self.departures:  # a client leaves while the worker computes
             self._leave()
         known = {name: ids for name, ids in tokens.items() if name in self.scheduler.requests}
         results = self.scheduler.update_from_output(output, known)

@@ -136,11 +136,12 @@ class Run:
         hashes, twins = Numbering(), Numbering()
         with closing(self.in_steps()) as steps:
             for step, its in zip(steps, reference.steps, strict=False):
-                what = differing(step, its)
-                if not what and hashes.of(step) != twins.of(its):
-                    what = "the cached blocks"
+                numbers, twin_numbers = hashes.of(step), twins.of(its)
+                what = differing(step, its) or (HASHES if numbers != twin_numbers else "")
                 if what:
-                    return Divergence(what, step, its)
+                    of = COMPARED.get(what)
+                    values = (of(step), of(its)) if of else (numbers, twin_numbers)
+                    return Divergence(what, step, its, None if what == "the logits" else contrast(what, *values))
         if self.error is not None or len(self.steps) < len(reference.steps):
             return Divergence("it ends early", None, reference.steps[min(len(self.steps), len(reference.steps) - 1)])
         return None
@@ -158,12 +159,22 @@ class Numbering:
         return [None if each is None else self._numbers.setdefault(each, len(self._numbers)) for each in hashes]
 
 
+def _by_table(step: Step) -> dict[str, list[int]]:
+    """Return the block tables, by request and group of layers."""
+    tables = step.frame.tables.items()
+    return {
+        f"{name}, group {number}" if len(groups) > 1 else name: blocks
+        for name, groups in tables
+        for number, blocks in enumerate(groups, start=1)
+    }
+
+
 COMPARED: dict[str, Callable[[Step], Any]] = {
     "the groups of layers": lambda step: step.groups,
     "the tokens that were found": lambda step: step.found,
     "the requests that ran": lambda step: step.scheduled,
     "the references": lambda step: [block.ref_cnt for block in step.frame.blocks],
-    "the block tables": lambda step: step.frame.tables,
+    "the block tables": _by_table,
     "the free queue": lambda step: step.frame.free_order,
     "the worker's orders": lambda step: step.messages,
     "the second home": lambda step: step.home,
@@ -173,7 +184,7 @@ COMPARED: dict[str, Callable[[Step], Any]] = {
     "the number of preemptions": lambda step: step.num_preemptions,
     "the counters": lambda step: step.counters,
     "the tokens": lambda step: step.token_ids,
-    "the requests that got logits": lambda step: None if step.logits is None else step.logits.keys(),
+    "the requests that got logits": lambda step: None if step.logits is None else sorted(step.logits),
 }
 """What must be equal in both steps, in the order in which a difference is reported: what is wrong first comes first."""
 
@@ -193,6 +204,68 @@ def differing(step: Step, its: Step) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Contrast:
+    """The first value that differs between two steps, among the values beside it."""
+
+    where: str
+    """The request whose values these are, or an empty string."""
+    names: list[str]
+    mine: list[str]
+    its: list[str]
+    at: int
+    """The place of the value that differs, in all three lists."""
+    unit: str = "{}"
+
+    def sentence(self, host: str, own: str) -> str:
+        """Return where the value is, and both sides of it. `host`, `own`: the names of the other engine and of this."""
+        name = ", ".join(filter(None, (self.where, self.names[self.at])))
+        its, mine = (value[self.at] and self.unit.format(value[self.at]) for value in (self.its, self.mine))
+        return f"{name}{name and ': '}{its or 'nothing'} in {host}, {mine or 'nothing'} in {own}."
+
+
+UNITS = {
+    "the tokens that were found": "{} tokens",
+    "the block tables": "block {}",
+    "the free queue": "block {}",
+    "the block hashes": "hash {}",
+}
+HASHES = "the block hashes"
+"""They are numbered in the order of their first use."""
+BY_BLOCK = ("the references", HASHES)
+"""What has a value per block of the pool."""
+
+
+def contrast(what: str, mine: Any, its: Any) -> Contrast:
+    """Return the first value that differs between two sides of `what`: it may be in a list, or in a request's."""
+    path: list[str] = []
+    while True:
+        if isinstance(its, dict):
+            names = [str(key) for key in its | mine]
+            left, right = ([side.get(key) for key in its | mine] for side in (mine, its))
+        elif isinstance(its, list):
+            noun, first = ("block", 0) if what in BY_BLOCK else ("place", 1)
+            noun = noun if path else noun.capitalize()
+            names = [f"{noun} {at}" for at in range(first, first + max(len(mine), len(its)))]
+            left, right = ([*side, *[None] * (len(names) - len(side))] for side in (mine, its))
+        else:
+            names, left, right = [""], [mine], [its]
+        at = next(at for at, (a, b) in enumerate(zip(left, right, strict=True)) if a != b)
+        if not (isinstance(left[at], list) and isinstance(right[at], list)):
+            return Contrast(
+                ", ".join(path), names, [*map(_shown, left)], [*map(_shown, right)], at, UNITS.get(what, "{}")
+            )
+        path.append(names[at])
+        mine, its = left[at], right[at]
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a reader sees it; "" if there is none."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "nothing"
+    return "" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """The first step that differs."""
 
@@ -200,10 +273,18 @@ class Divergence:
     mine: Step | None
     """`None`: there is no such step."""
     its: Step
+    contrast: Contrast | None = None
+    """The first value that differs. `None`: the logits do, or a step is missing."""
 
-    def lines(self, host: str) -> list[str]:
-        """Return both sides of the step, as text. `host`: the name of the other engine."""
-        lines = [f"Step {self.its.number} differs: {self.what}."]
+    def sentence(self, host: str, own: str = "yours") -> str:
+        """Return the step, what differs in it, and the first value that does, with names for both engines."""
+        values = f" {self.contrast.sentence(host, own)}" if self.contrast else ""
+        numbered = " Hashes are numbered by their first use." if self.what == HASHES else ""
+        return f"Step {self.its.number} differs: {self.what}.{values}{numbered}"
+
+    def both_sides(self, host: str) -> list[str]:
+        """Return the calls of the step on both sides, and the cache after them, as text."""
+        lines: list[str] = []
         of = COMPARED.get(self.what)
         for owner, step in ((host, self.its), ("yours", self.mine)):
             if step is None:
@@ -212,7 +293,7 @@ class Divergence:
             lines += [f"  {line}" for line in draw_state(step.frame)]
             if of is not None and self.what not in DRAWN:
                 lines += [f"  {self.what.removeprefix('the ')}: {of(step)}"]
-        return lines
+        return lines[1:]
 
 
 DRAWN = ("the references", "the block tables", "the free queue")

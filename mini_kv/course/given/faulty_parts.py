@@ -24,6 +24,8 @@ from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES, HybridKVCacheCoor
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, Request
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.core.sched.step import Step
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager, cdiv
 
 # Sharing ------------------------------------------------------------------------------------------------------------
@@ -540,3 +542,15 @@ FREED_TWICE: dict[str, Any] = {
     "manager_classes": {**MANAGER_CLASSES, FullAttentionSpec: ListsABlockTwice},
 }
 """The parts of an engine in which a block is freed twice, and no part notices."""
+
+# Scheduling ---------------------------------------------------------------------------------------------------------
+
+
+class LetsTheNextPass(Scheduler):
+    """The belief: a request that does not fit should let the others pass."""
+
+    def _schedule_waiting(self, step: Step) -> None:
+        """Admit requests until one does not fit. It goes to the end of the line."""
+        super()._schedule_waiting(step)
+        if self.waiting:
+            self.waiting.add_request(self.waiting.pop_request())

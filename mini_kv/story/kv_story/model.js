@@ -132,7 +132,8 @@ export function idRuns(list) {
 const words = (value) => (Array.isArray(value) ? value : String(value).split(" ").filter(Boolean));
 
 /**
- * The blocks that are held by others in one run than in the other, or have another block hash.
+ * The blocks that are held by others in one run than in the other, or have another block hash, and the first of the free
+ * queue that is not in the same place.
  * @param {State} one
  * @param {State} other
  */
@@ -142,7 +143,8 @@ export function differing(one, other) {
   /** @type {(hash: string, twin: string) => boolean} */
   const same = (hash, twin) => hash === twin || (hash && twin ? hash.startsWith(twin) || twin.startsWith(hash) : false);
   const differs = [...one.ref.keys()].filter((id) => held(one, id) !== held(other, id) || !same(one.name[id], other.name[id]));
-  return new Set(differs); // a story's hashes are cut to as many digits as it needs
+  const place = one.free.findIndex((id, at) => id !== other.free[at]);
+  return new Set(place < 0 ? differs : [...differs, one.free[place]]); // a story's hashes are cut to as many digits as it needs
 }
 
 /**

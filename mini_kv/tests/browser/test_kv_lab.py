@@ -436,6 +436,17 @@ def test_a_line_of_the_failure_leads_into_the_editor(show):
     assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
 
 
+@pytest.mark.parametrize(
+    ("place", "opened"), [("line=1", 0), ("def=cache_hit_rate", "def cache_hit_rate("), ("def=no", None)]
+)
+def test_a_link_of_the_finale_marks_the_line_in_the_editor(site, serve, open_page, place, opened):
+    page = open_page(f"{serve(site)}/lab-05.html#{place}")
+    page.wait_for_selector("kv-lab[ready]")
+    first = (ROOT / "labs/lab-05/starter.py").read_text(encoding="utf-8").splitlines()[0]
+    marked = page.locator(".cm-line.marked").all_inner_texts()
+    assert [line[:19] for line in marked] == ([] if opened is None else [(opened or first)[:19]])
+
+
 @pytest.mark.parametrize("edited", [False, True])
 def test_after_a_failure_the_cursor_is_on_the_line_that_it_names(show, edited):
     """Who goes on typing types there. A text that was edited during the run is left alone."""

@@ -10,7 +10,7 @@ from mini_kv.course.labkit.learner_parts import OwnParts
 from mini_kv.course.lessons.levers import swap_lever
 from mini_kv.course.lessons.notebook import Beside
 
-QUEUE, LOOKUP = "lab-02 FreeKVCacheBlockQueue", "lab-07 FullAttentionManager"
+QUEUE, LOOKUP, SCHEDULER = "lab-02 FreeKVCacheBlockQueue", "lab-07 FullAttentionManager", "lab-11 Scheduler"
 
 
 def first(name):
@@ -23,7 +23,8 @@ def test_each_wrong_part_differs_and_the_right_one_does_not():
     assert {name: first(name) for name in CHANGED} == {
         "turns the list": (5, "the free queue"),
         "all or nothing": (11, "the tokens that were found"),
-        "no parent": (57, "the cached blocks"),
+        "no parent": (57, "the block hashes"),
+        "lets the next pass": (3, "the waiting requests"),
         "other hashes": None,
     }
     assert DivergenceDemo("other hashes").report == "72 steps: the same cache, batches and tokens as mini_kv's."
@@ -39,14 +40,38 @@ def test_the_first_difference_is_six_steps_before_the_first_lost_hit():
     assert [*steps.values()] == sorted(steps.values())
 
 
-def test_the_report_names_the_part():
-    for name, part in (("turns the list", QUEUE), ("all or nothing", LOOKUP)):
-        last = DivergenceDemo(name).report.splitlines()[-1]
-        assert last.startswith(f"With {part} from mini_kv the run is right: faulty_parts.py:")
+@pytest.mark.parametrize(
+    ("name", "sentence", "part"),
+    [
+        ("turns the list", "Step 5 differs: the free queue. Place 3: block 11 in mini_kv, block 1 in yours.", QUEUE),
+        (
+            "all or nothing",
+            "Step 11 differs: the tokens that were found. B: 28 tokens in mini_kv, 0 tokens in yours.",
+            LOOKUP,
+        ),
+        (
+            "no parent",
+            "Step 57 differs: the block hashes. Block 1: hash 48 in mini_kv, hash 33 in yours."
+            " Hashes are numbered by their first use.",
+            "lab-04 get_request_block_hasher",
+        ),
+        ("lets the next pass", "Step 3 differs: the waiting requests. Place 1: J in mini_kv, G in yours.", SCHEDULER),
+    ],
+)
+def test_the_report_begins_with_the_value_on_both_sides_and_the_part(name, sentence, part):
+    demo = DivergenceDemo(name)
+    first, second, *rest = demo.report.splitlines()
+    assert first == sentence
+    assert second.startswith(f"With {part} from mini_kv the run is right: faulty_parts.py:")
+    assert demo.difference is not None
+    assert demo.difference.place == (demo.parts[part].source, demo.parts[part].line)
+    assert [line for line in rest if not line.startswith(" ")] == ["", "mini_kv:", "", "yours:"]
 
 
 def test_of_two_wrong_parts_none_helps_alone():
-    *_, said, one, other = DivergenceDemo("turns the list", "all or nothing").report.splitlines()
+    both = DivergenceDemo("turns the list", "all or nothing").difference
+    assert both is not None
+    _, said, one, other = both.said
     assert said == "No single part helps. These are wrong even alone:"
     assert [line.partition(":")[0] for line in (one, other)] == [f"  {QUEUE}", f"  {LOOKUP}"]
 
@@ -86,7 +111,5 @@ def test_a_lookup_that_finds_less_changes_no_word():
 
 
 def test_an_unknown_part_is_named_with_the_known_ones():
-    with pytest.raises(
-        ValueError, match="no part 'nonsense'; there are: turns the list, all or nothing, no parent, other"
-    ):
+    with pytest.raises(ValueError, match=f"no part 'nonsense'; there are: {', '.join(CHANGED)}"):
         DivergenceDemo("nonsense")

@@ -17,6 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mini_kv.course.finale.inside_vllm", description=__doc__)
     parser.add_argument("--labs", default="starter", help="as of mini-kv finale")
     parser.add_argument("--seed", type=int, default=0, help="of the requests")
+    parser.add_argument("--verbose", action="store_true", help="as of mini-kv finale")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write vLLM's own run, and play nothing")
     args = parser.parse_args()
     try:
@@ -30,7 +31,7 @@ def main() -> int:
         return 0
     print(f"vLLM {version}{'' if version == VERSION else f' (these acts are made for {VERSION})'}\n")
     finale = Finale(args.labs, all_labs(find_checkout(Path.cwd())), vllm_checks(args.seed))
-    for line in finale.lines():
+    for line in finale.lines(args.verbose):
         print(line, flush=True)
     return 0 if finale.is_right else 1
 
