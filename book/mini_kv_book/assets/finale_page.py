@@ -42,7 +42,7 @@ def run(seed: str, files: str, say: Callable[[str, str], None]) -> str:
         both_sides = act.difference.both_sides if act.difference else []
         acts.append({"verdict": act.verdict, "lines": [_named(line) for line in (*act.lines, *both_sides)]})
     shown = None if finale.difference is None else _shown(finale.difference)
-    numbers = [list(row) for row in finale.numbers()] if finale.is_right else []
+    numbers = finale.numbers() if finale.is_right else []
     parts = [_named(line) for line in finale.parts()]
     found = {"acts": acts, "parts": parts, "difference": shown, "numbers": numbers, "film": finale.story}
     return json.dumps(found)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from mini_kv.course.finale.answered_workload import AnsweredWorkload
 from mini_kv.course.finale.blame import Search
@@ -81,6 +81,10 @@ TENSORS = ("block_table", "slot_mapping", "write", "decode", "prefill", *KERNELS
 """The places of labs 08 to 10, which only a model of mini_kv's has."""
 
 
+Numbers = tuple[str, int, int, int, int, int]
+"""A name, and what a run of the same requests took: the columns of `numbers_as_text`."""
+
+
 def random_checks(seed: int, num_hours: int = NUM_HOURS) -> list[Check]:
     """Return the checks that need no model.
 
@@ -134,7 +138,7 @@ def model_checks(seed: int) -> list[Check]:
     without = (*KERNELS, *ON_DICE)
     check = partial(Check, has_model=True, compared="cache, batches, words and logits")
     return [
-        check("A model", [workload], "one group", without, others=workload.others()),
+        check("A model", [workload], "one group", without),
         check("A model with windows", [with_windows], "windows", (*without, "scheduler")),
         check("Several answers to one prompt", [forks], "one group", (*without, "slots", "scheduler")),
         check("A model with large scores", [large], "one group", without),
@@ -268,17 +272,12 @@ class Finale:
         lines = ["", *numbers_as_text(numbers)] if numbers else []
         return [*lines, "", f"All {self.num_played} acts are right." if self.num_played > 1 else "The act is right."]
 
-    def numbers(self) -> "list[Numbers]":
+    def numbers(self) -> list[Numbers]:
         """Return the numbers of the learner's run, and those of engines that have less. Costs a run of each."""
         if self._measured is None:
             return []
         run, others = self._measured
-        return [Numbers.of("yours", run), *self._numbers_of_others(others)]
-
-    def _numbers_of_others(self, others: Mapping[str, Workload]) -> "Iterator[Numbers]":
-        for name, workload in others.items():
-            self._tell(name)
-            yield Numbers.of(name, Run(workload).complete())
+        return [numbers_of("yours", run), *(numbers_of(name, Run(less).complete()) for name, less in others.items())]
 
     def _act(self, number: int, check: Check, all_parts: Mapping[str, Found]) -> Act:
         num_runs = num_steps = 0
@@ -323,33 +322,15 @@ def workloads_with_parts(check: Check, parts: Mapping[str, Found]) -> Iterator[t
             yield workload, {name: parts[name]}
 
 
-class Numbers(NamedTuple):
-    """What a run of the same requests took."""
-
-    name: str
-    steps: int
-    computed: int
-    """Tokens."""
-    found: int
-    """Tokens."""
-    preempted: int
-    waited: int
-    """The requests that waited, summed over the steps."""
-
-    @classmethod
-    def of(cls, name: str, run: Run) -> Self:
-        """Return the numbers of a complete run."""
-        return cls(
-            name,
-            len(run.steps),
-            sum(num_tokens for step in run.steps for _, num_tokens in step.scheduled),
-            sum(sum(step.found.values()) for step in run.steps),
-            run.steps[-1].num_preemptions,
-            sum(len(step.waiting) for step in run.steps),
-        )
+def numbers_of(name: str, run: Run) -> Numbers:
+    """Return the numbers of a complete run. *Computed* and *found* are tokens, *waited* is summed over the steps."""
+    computed = sum(num_tokens for step in run.steps for _, num_tokens in step.scheduled)
+    found = sum(sum(step.found.values()) for step in run.steps)
+    waited = sum(len(step.waiting) for step in run.steps)
+    return name, len(run.steps), computed, found, run.steps[-1].num_preemptions, waited
 
 
 def numbers_as_text(rows: Sequence[Numbers]) -> list[str]:
     """Return a table."""
-    table = [("", *Numbers._fields[1:]), *rows]
+    table = [("", "steps", "computed", "found", "preempted", "waited"), *rows]
     return [f"{row[0]:<22}{row[1]:>7}{row[2]:>10}{row[3]:>8}{row[4]:>11}{row[5]:>8}" for row in table]

@@ -30,7 +30,7 @@ from mini_kv.tools.serve.live_story import LiveStory
 LARGER_BY = 16
 """Factor of the queries in a workload with large scores. The exponential of such a score is too large for a float32."""
 LONGEST = 234
-"""Tokens of the longest request, prompt and answer: what an engine with rows would reserve for each."""
+"""Tokens of the longest request, prompt and answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,6 @@ class ModelWorkload:
     """Keep only the first requests. `None`: all."""
     longest_answer: int | None = None
     """End each answer after so many tokens. `None`: answers are as long as their requests want."""
-    enable_caching: bool = True
-    max_num_seqs: int = 12
     block_size: int = 8
     num_blocks: int = 43
     """Blocks of the pool, which is short. One of them is the null block."""
@@ -58,23 +56,13 @@ class ModelWorkload:
         """Return an engine with these parts."""
         return ModelEngine(self, own)
 
-    def others(self) -> dict[str, "ModelWorkload"]:
-        """Return the same requests on engines that have less."""
-        rows = self.num_blocks * self.block_size // LONGEST
-        return {
-            "no prefix caching": replace(self, enable_caching=False),
-            "a row per request": replace(self, enable_caching=False, max_num_seqs=max(1, rows)),
-            "one at a time": replace(self, max_num_seqs=1),
-        }
-
     @property
     def config(self) -> EngineConfig:
         """The engine's sizes and limits."""
-        limits = SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=48)
+        limits = SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=48)
         return EngineConfig(
             self.block_size,
             self.num_blocks,
-            enable_prefix_caching=self.enable_caching,
             scheduler=limits,
             seed=self.seed,
         )
