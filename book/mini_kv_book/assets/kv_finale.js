@@ -157,7 +157,7 @@ const STYLE = `${LOOK}
 .sentence { font-size: 1.15em; font-weight: 600; margin: .4em 0 }
 section:focus { outline: none }
 .open { font-weight: 600 }
-.kv-beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24em), 1fr)); gap: 1em }
+.kv-beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24em), 1fr)); gap: .7em } /* two of 480 px at 1280: wide enough for the memory */
 .values { display: grid; grid-template-columns: max-content 1fr; gap: .2em .8em; margin: .5em 0; font-variant-numeric: tabular-nums }
 .row { display: flex; flex-wrap: wrap; gap: 0 .15em }
 .row > * { min-width: 1.9em; text-align: center; border: 2px solid transparent }
