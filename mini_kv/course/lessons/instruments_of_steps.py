@@ -253,7 +253,7 @@ def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_st
             marks[f"tokens {tokens}"] = text(left - 6, y + 4, f"{tokens:,}" if tokens else "none", "end soft")
         for steps in range(0, most[longest] + 1, 1000):
             marks[f"wait {steps}"] = text(left + width * steps / most[longest], bottom + 16, f"{steps:,}", "mid soft")
-        axis = "steps that a request waits, " + ("the longest wait" if longest else "on average")
+        axis = "steps from arrival to admission, " + ("the longest wait" if longest else "on average")
         marks["x axis"] = text(left + width, bottom + 34, axis, "end soft")
         return marks
 
