@@ -4,6 +4,7 @@ softmax_in_tiles      the two running numbers, under movable scores, tile by til
 tiles_over_blocks     the loads of a kernel's program, tile by tile, from scattered blocks
 roofline              operations per byte of a step, by requests and context
 timetable             the tokens of each request per step, under a budget of tokens
+strategies_as_dots    admission strategies by waiting and by tokens computed twice, with a movable watermark
 one_more_word         measured times of a word, in true proportion
 bus                   the seconds of a step, and the share of each request
 reload_or_recompute   the time to reload a prefix from a tier, and to compute it again
@@ -11,14 +12,17 @@ reload_or_recompute   the time to reload a prefix from a tier, and to compute it
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.lessons.instrument import Control, Instrument, Mark, View, handle
 from mini_kv.course.lessons.instruments import WIDTH, numbers, text
 from mini_kv.course.lessons.timeline import Arrival, timeline
+from mini_kv.policy.admission_strategies import Strategy, strategies
 from mini_kv.tiers.reload_cost import ReloadCost
 from mini_kv.tools.planning.cost import Card, Served, decode_step, largest_batch, prefill_seconds
+from mini_kv.tools.traces.readers.mooncake import TraceRequest
+from mini_kv.tools.traces.timed_replay import ClockReport, replay_with_clock
 
 
 def softmax_in_tiles() -> Instrument:
@@ -218,6 +222,70 @@ def timetable() -> Instrument:
     return Instrument(
         "The batch as a timetable", (Control("tokens per step", numbers(*budgets), start=2),), draw, (WIDTH, 210)
     )
+
+
+def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_step: int) -> Instrument:
+    """Return admission strategies as dots, by waiting and by tokens computed twice. The reader sets the watermark."""
+    run = partial(replay_with_clock, trace, num_blocks, ms_per_step=ms_per_step)
+    fixed = {name: run(strategy=strategy) for name, strategy in strategies().items() if not strategy.watermark}
+    shares = [math.ceil(100 * kept / num_blocks) / 100 for kept in range(11)]
+    marked = [run(strategy=Strategy(watermark=share)) for share in shares]
+    left, top, width, none, bottom, low, high = 62, 24, 340, 190, 218, 500, 100_000
+    beside = {"greedy": (-10, 4, "end"), "jumping": (0, 22, "mid")}
+
+    def waited(report: ClockReport, longest: int) -> int:
+        return report.longest_wait if longest else round(report.mean_wait)
+
+    most = [math.ceil(max(waited(one, at) for one in (*fixed.values(), *marked)) / 1000) * 1000 for at in (0, 1)]
+
+    def height_of(tokens: int) -> float:
+        return top + (none - 34 - top) * math.log(high / tokens) / math.log(high / low) if tokens else none
+
+    def place(report: ClockReport, longest: int) -> tuple[float, float]:
+        return left + width * waited(report, longest) / most[longest], height_of(report.tokens_recomputed)
+
+    def scales(longest: int) -> dict[str, Mark]:
+        marks = {"frame": Mark("path", d=f"M{left} {top}V{bottom}h{width}", of="line soft")}
+        marks["y axis"] = text(0, 12, "tokens computed twice, by factors of ten", "soft")
+        for tokens in (0, 1000, 10_000, 100_000):
+            y = height_of(tokens)
+            marks[f"line {tokens}"] = Mark("path", d=f"M{left} {y:.0f}h{width}", of="line", stroke_opacity=0.2)
+            marks[f"tokens {tokens}"] = text(left - 6, y + 4, f"{tokens:,}" if tokens else "none", "end soft")
+        for steps in range(0, most[longest] + 1, 1000):
+            marks[f"wait {steps}"] = text(left + width * steps / most[longest], bottom + 16, f"{steps:,}", "mid soft")
+        axis = "steps from arrival to admission, " + ("the longest wait" if longest else "on average")
+        marks["x axis"] = text(left + width, bottom + 34, axis, "end soft")
+        return marks
+
+    def draw(at: int, longest: int) -> View:
+        marks = scales(longest)
+        trail = [f"{x:.1f} {y:.1f}" for x, y in (place(report, longest) for report in marked)]
+        marks["trail"] = Mark("path", d="M" + "L".join(trail), of="line", stroke_opacity=0.4)
+        stops = "".join(f"M{stop}h0" for stop in trail)
+        marks["stops"] = Mark("path", d=stops, of="line", stroke_width=5, stroke_linecap="round", stroke_opacity=0.4)
+        for name, report in fixed.items():
+            x, y = place(report, longest)
+            right, down, of = beside.get(name, (10, 4, ""))
+            marks[name] = Mark("circle", cx=x, cy=y, r=6, of="blue")
+            marks[f"{name} label"] = text(x + right, y + down, name.partition("-")[0], of)
+        x, y = place(marked[at], longest)
+        marks["watermark"] = Mark("circle", cx=x, cy=y, r=8, of="orange", stroke="currentColor")
+        marks["watermark label"] = text(x, y + 22, f"watermark {shares[at]:.0%}", "mid big")
+        first, last = place(marked[0], longest)[0], place(marked[-1], longest)[0]
+        marks["hand"] = handle(first, top, last - first, bottom - top, across=0)
+        tokens, wait = marked[at].tokens_recomputed, waited(marked[at], longest)
+        more = f", {wait - waited(marked[0], longest):,} more than under greedy." if at else ", as under greedy."
+        return View(marks, (
+            f"{at or 'No'} block{'s' * (at > 1)} must stay free when a request enters: ",
+            f"{tokens:,}" if tokens else "no", " tokens are computed twice, and the ",
+            "longest" if longest else "mean", " wait is ", f"{wait:,} steps", more,
+        ))  # fmt: skip
+
+    controls = (
+        Control("watermark", [f"{share:.0%}" for share in shares], start=6),
+        Control("wait", ("mean", "longest"), choice=True),
+    )
+    return Instrument("Waiting, or computing twice", controls, draw, (WIDTH, 256))
 
 
 def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:

@@ -51,6 +51,7 @@ def shown():
         "tiles_over_blocks": instruments_of_steps.tiles_over_blocks(),
         "roofline": instruments_of_steps.roofline(model, H200),
         "timetable": instruments_of_steps.timetable(),
+        "strategies_as_dots": instruments_of_steps.strategies_as_dots(small_trace(), num_blocks=60, ms_per_step=50),
         "bus": instruments_of_steps.bus(model, H200),
         "reload_or_recompute": instruments_of_steps.reload_or_recompute(model, H200),
     }

@@ -1,19 +1,35 @@
 """The instruments of the book: their numbers are the chapters', and what they draw is what the engine does."""
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
+from mini_kv.course.lessons.instrument import Instrument
 from mini_kv.tests.course.lessons.test_instrument import drawn, seen
 from mini_kv.tools.planning.cost import H200, served
 from mini_kv.tools.traces.replay import replay
+from mini_kv.tools.traces.timed_replay import compare_strategies
 
 
 def llama():
     """Return the model of *the kernel* and *why batches matter*."""
     return served("llama-3-8b", num_parameters=8.03e9, num_heads=32)
+
+
+@cache
+def strategies_as_dots():
+    """Return the instrument as the chapter makes it: of the run that its table shows."""
+    return instruments_of_steps.strategies_as_dots(small_trace(), num_blocks=60, ms_per_step=50)
+
+
+@cache
+def table_of_strategies():
+    """Return the run of the chapter's table."""
+    return compare_strategies(small_trace(), 60, ms_per_step=50)
 
 
 ROWS = [
@@ -26,7 +42,7 @@ RATES = {
     "seen-twice": {1000: 0.15, 5000: 0.18},
     "belady": {1000: 0.2, 5000: 0.3},
 }
-ALL = {
+ALL: dict[str, Callable[[], Instrument]] = {
     "recomputed": instruments.recomputed,
     "token_in_boxes": instruments.token_in_boxes,
     "rows_and_blocks": instruments.rows_and_blocks,
@@ -36,6 +52,7 @@ ALL = {
     "tiles_over_blocks": instruments_of_steps.tiles_over_blocks,
     "roofline": lambda: instruments_of_steps.roofline(llama(), H200),
     "timetable": instruments_of_steps.timetable,
+    "strategies_as_dots": strategies_as_dots,
     "policies_by_size": lambda: instruments.policies_by_size(RATES),
     "sliding_window": instruments.sliding_window,
     "holes": instruments.holes,
@@ -133,6 +150,38 @@ def test_a_smaller_budget_takes_more_steps():
     assert all(
         int(says(table, at).split("at most ")[1].split()[0]) <= int(table.controls[0].labels[at]) for at in range(7)
     )
+
+
+def test_each_strategy_is_a_dot_where_the_tables_run_has_it():
+    """The scales are read off the picture's own lines: steps of waiting to the right, powers of ten upward."""
+    dots, table = strategies_as_dots(), table_of_strategies()
+    for longest in (0, 1):
+        marks = {name: mark.values for name, mark in dots.views[6, longest].marks.items()}
+        left, right = marks["wait 0"]["x"], marks["wait 1000"]["x"]
+        low, ten_times, none = (marks[f"tokens {tokens}"]["y"] - 4 for tokens in (1000, 10_000, 0))
+        for name, report in table.items():
+            wait = report.longest_wait if longest else report.mean_wait
+            tokens = report.tokens_recomputed
+            y = low + (ten_times - low) * (math.log10(tokens) - 3) if tokens else none
+            dot = marks["watermark" if name == "watermark-10" else name]
+            assert (dot["cx"], dot["cy"]) == pytest.approx((left + (right - left) * wait / 1000, y), abs=0.5), name
+
+
+def test_a_watermark_moves_from_greedy_to_no_token_computed_twice():
+    dots, table = strategies_as_dots(), table_of_strategies()
+    greedy, marked = table["greedy"], table["watermark-10"]
+    assert says(dots, 0, 0) == (
+        f"No block must stay free when a request enters: {greedy.tokens_recomputed:,} tokens are computed twice, and"
+        f" the mean wait is {greedy.mean_wait:,.0f} steps, as under greedy."
+    )
+    assert says(dots, 6, 1) == (
+        "6 blocks must stay free when a request enters: no tokens are computed twice, and the longest wait is"
+        f" {marked.longest_wait:,} steps, {marked.longest_wait - greedy.longest_wait:,} more than under greedy."
+    )
+    circles = [dots.views[at, 0].marks["watermark"].values for at in range(len(dots.controls[0].labels))]
+    waits = [circle["cx"] for circle in circles]
+    assert waits == sorted(waits)
+    assert circles[0]["cy"] == dots.views[0, 0].marks["greedy"].values["cy"]
 
 
 def test_both_kinds_go_on_from_one_place():
