@@ -23,7 +23,7 @@ from mini_kv.course.lessons.misbehave import (
     serve,
 )
 
-AGES = (0, 1, 2, 4, 8, 16)
+_AGES = (0, 1, 2, 4, 8, 16)
 """Bounds of the ages at eviction, in seconds."""
 _LEFT, _TOP, _WIDE, _HIGH = 20, 28, 124, 42
 """Place of the first chart, and the size of each."""
@@ -33,40 +33,40 @@ _SECONDS, _MOST = 28, 1.15
 """Ends of the axes of the time and of the shares of the pool. A line may leave its chart at the top."""
 _BLUE, _ORANGE, _GREY, _DASHES = "#0072b2", "#e69f00", "currentColor", "3 2"
 
-Points = list[tuple[float, float]]
+_Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Symptoms:
+class _Symptoms:
     """What an operator sees of a server."""
 
-    usage: Points
+    usage: _Points
     """Second, and the share of the pool that is in use: at the last step of each half second."""
-    keys: Points
+    keys: _Points
     """Second, and the keys in the index as a share of the pool's blocks."""
     ages: list[int]
-    """Evicted blocks by the time that they were unused, one number per interval of `AGES`."""
+    """Evicted blocks by the time that they were unused, one number per interval of `_AGES`."""
     found: list[float]
     """Tokens found of those asked, one share per request."""
 
 
-def symptoms(case: Case) -> Symptoms:
+def _symptoms(case: Case) -> _Symptoms:
     """Return what an operator sees of this server."""
     seen = case.seen
     halves = [int(2 * second) for second in seen.seconds]
     steps = [step for step, (now, then) in enumerate(pairwise([*halves, -1])) if now != then]
     num_blocks = case.fault.num_blocks - 1  # without the null block
     idle = idle_seconds(case)
-    return Symptoms(
+    return _Symptoms(
         usage=[(seen.seconds[step], seen.usage[step]) for step in steps],
         keys=[(seen.seconds[step], seen.num_keys[step] / num_blocks) for step in steps],
-        ages=[sum(low <= age < high for age in idle) for low, high in pairwise(AGES)],
+        ages=[sum(low <= age < high for age in idle) for low, high in pairwise(_AGES)],
         found=[hit / request.input_length for hit, request in zip(seen.hits, case.trace, strict=False)],
     )
 
 
 @dataclass(frozen=True)
-class Finding:
+class _Finding:
     """What the picture shows when its reader chooses a server."""
 
     says: str
@@ -82,7 +82,7 @@ class Finding:
 def six_servers() -> Instrument:
     """Return the picture: first the symptoms of all, then a server's cause, and the command that finds it."""
     cases = {name: serve(name) for name in SERVERS}
-    shown = {name: symptoms(case) for name, case in cases.items()}
+    shown = {name: _symptoms(case) for name, case in cases.items()}
     charts = dict(_axes())
     for row, (name, seen) in enumerate(shown.items()):
         charts |= _charts(row, seen, shown["none"], cases[name].seen.failed)
@@ -115,41 +115,41 @@ def command(name: str, fault: Fault) -> str:
     )
 
 
-def _findings(cases: dict[str, Case], shown: dict[str, Symptoms]) -> Iterator[Finding]:
+def _findings(cases: dict[str, Case], shown: dict[str, _Symptoms]) -> Iterator[_Finding]:
     """Yield the findings in the order of the servers."""
     by = {name: f" Found by: {command(name, case.fault)}" for name, case in cases.items()}
-    yield Finding(
+    yield _Finding(
         "A has no fault. No block is in use after the last request, no block is evicted young, and one request, the "
         "first, finds nothing."
     )
     misses = hits_per_request(cases["salt-per-user"])["nothing"]
     floor = (-2, _HIGH - 5, _WIDE + 4, 10)
-    yield Finding(
+    yield _Finding(
         f"B: {misses} requests find nothing, and the others what they find on A. The cause: each user has a salt, and "
         "computes the system prompt once more." + by["salt-per-user"],
         f"{misses} find nothing", 2, floor,
     )  # fmt: skip
     blocks = hits_per_request(cases["timestamp"])["one block"]
-    yield Finding(
+    yield _Finding(
         f"C: {blocks} requests find one block of {BLOCK_SIZE} tokens. The cause: after these tokens, the prompts have "
         "the time of day." + by["timestamp"],
         f"{blocks} find {BLOCK_SIZE} tokens", 2, floor,
     )  # fmt: skip
     second, left = shown["leak"].usage[-1]
-    yield Finding(
+    yield _Finding(
         f"D: the last request has ended, and {left:.1%} of the pool are in use. The cause: a request's last block is "
         "never freed if it is not full." + by["leak"],
         f"{left:.1%} left", 0, (_x(second) - 4, _height(left) - 6, _WIDE - _x(second) + 8, 12),
     )  # fmt: skip
     young, total = shown["storm"].ages[0], sum(shown["storm"].ages)
     bar = _HIGH * young / total
-    yield Finding(
+    yield _Finding(
         f"E: {young} of {total:,} evicted blocks were used less than a second before. The cause: too many requests at "
         "once, so that they preempt each other." + by["storm"],
         f"{young} below 1 s", 1, (-2, _HIGH - bar - 3, _WIDE / 5 + 2, bar + 6),
     )  # fmt: skip
     second, most = shown["stale-index"].keys[-1]
-    yield Finding(
+    yield _Finding(
         f"F: the index has more keys than the pool has blocks, {most:.0%}, until a lookup finds another block. The "
         "cause: a block's key stays in the index when the block is allocated again." + by["stale-index"],
         f"{most:.0%} keys", 0, (_x(second) - 24, _height(most) - 4, 30, _height(1) - _height(most) + 4),
@@ -168,13 +168,13 @@ def _axes() -> Iterator[tuple[str, Mark]]:
         yield heading, text(left, 10, heading, "big")
     for second in range(0, _SECONDS, 10):
         yield f"second {second}", text(_LEFT + _x(second), below, f"{second}", "soft mid")
-    for index, age in enumerate(AGES):
-        yield f"age {age}", text(middle + _WIDE * index / (len(AGES) - 1), below, f"{age}", "soft mid")
+    for index, age in enumerate(_AGES):
+        yield f"age {age}", text(middle + _WIDE * index / (len(_AGES) - 1), below, f"{age}", "soft mid")
     yield "seconds", text(_LEFT + _WIDE, below, "s", "soft end")
     yield "requests", text(right, below, f"request 1 to {NUM_REQUESTS}", "soft")
 
 
-def _charts(row: int, seen: Symptoms, well: Symptoms, failed: str | None) -> dict[str, Mark]:
+def _charts(row: int, seen: _Symptoms, well: _Symptoms, failed: str | None) -> dict[str, Mark]:
     """Return the marks of a row: frames, A's charts in grey, and the server's own in front of them."""
     top = _TOP + _ROW * row
     marks = {"letter": text(0, top + _HIGH / 2 + 5, "ABCDEF"[row], "big")}
@@ -205,7 +205,7 @@ def _charts(row: int, seen: Symptoms, well: Symptoms, failed: str | None) -> dic
     return {f"{row} {name}": mark for name, mark in marks.items()}
 
 
-def _marked(row: int, finding: Finding) -> dict[str, Mark]:
+def _marked(row: int, finding: _Finding) -> dict[str, Mark]:
     """Return the marks of a chosen row: its band, and the ring with the number that decides."""
     top, left = _TOP + _ROW * row, _LEFT + _COLUMN * finding.column
     marks = {"band": Mark("rect", **_band(row), fill=_GREY, opacity=0.1)}
@@ -233,7 +233,7 @@ def _height(share: float) -> float:
     return _HIGH * (1 - share / _MOST)
 
 
-def _line(points: Points, top: float) -> str:
+def _line(points: _Points, top: float) -> str:
     """Return the path of a line."""
     return "M" + "L".join(f"{_LEFT + _x(second):.1f} {top + _height(share):.1f}" for second, share in points)
 

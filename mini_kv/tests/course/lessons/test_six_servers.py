@@ -111,4 +111,5 @@ def test_the_command_of_a_fault_in_traffic_or_limits_finds_it(name, cause, tmp_p
 @pytest.mark.parametrize(("name", "rule"), [("leak", "I14"), ("stale-index", "I4")])
 def test_the_call_of_a_fault_in_the_engine_finds_it(name, rule):
     called = re.fullmatch(r'(\w+)\("([\w-]+)"\)', command(name, SERVERS[name]))
+    assert called is not None
     assert getattr(misbehave, called[1])(called[2]).startswith(f"{rule} broken")
