@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.course.finale.divergence_demo import engines_story
+from mini_kv.course.lessons.instrument import STYLE, Instrument
 from mini_kv.course.lessons.tiers_in_letters import story
 from mini_kv.story.figure import key_step, played_data, story_data
 from mini_kv.story.scenario import Scenario, ScenarioPlayer, load_scenario, scenario_from
@@ -42,9 +43,9 @@ KEY_CHARTS = {
     "14-what-a-cache-buys": "Six questions about one document",
     "15-why-batches-matter": "Llama 3 8B on an H200, at the most",
     "17-a-cache-from-outside": "mirror_lever()",
-    "18-when-the-cache-misbehaves": "storm_lever()",
+    "18-when-the-cache-misbehaves": "six_servers()",
 }
-"""Text of the cell with a notebook's key chart: the chart's title, or the lever that starts with it."""
+"""Text of the cell with a notebook's key chart: the chart's title, or the call that returns its lever or instrument."""
 
 Output = dict[str, Any]
 _NOTEBOOKS = ROOT / "notebooks"
@@ -149,12 +150,25 @@ def _with_key_chart(path: Path) -> str:
 
 
 def _chart_output(shown: Any) -> Output:
-    """Return the output that shows a chart, or the chart at which a lever starts, in black on white."""
+    """Return the output that shows a chart, or the picture at which a lever or instrument starts, in black on white."""
+    if isinstance(shown, Instrument):
+        return output(_drawing_of(shown), f"{shown.title}. {''.join(shown.views[shown.start].says)}")
     chart = [*shown.pictures.values()][shown.start] if hasattr(shown, "pictures") else shown
     paper = '<rect width="100%" height="100%" fill="#fff"/>'
     head, body = chart.svg.replace("<svg", '<svg color="#111"', 1).split(">", 1)
     short = _PATH.sub(lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
     return output(f"{head}>{paper}{short}", f"{chart.title}. {chart.sentence}")
+
+
+def _drawing_of(instrument: Instrument) -> str:
+    """Return the picture at which an instrument starts, as a file: with its style, without its other positions."""
+    width, height = (size + 16 for size in instrument.size)
+    drawing = instrument.fragment().partition("<svg")[2].partition(">")[2].partition("</svg>")[0]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -8 {width} {height}" width="{2 * width}" color="#111">'
+        f'<style>{STYLE}</style><rect x="-8" y="-8" width="{width}" height="{height}" fill="#fff"/>'
+        f"""<g class="kv-instrument">{re.sub(" data-vary='[^']*'", "", drawing)}</g></svg>"""
+    )
 
 
 def main() -> None:

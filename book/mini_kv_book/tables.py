@@ -8,13 +8,14 @@ page's own: in the contents, in the search, and checked like any other. The line
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.course.verify import deviations
 from mini_kv_book import course, curriculum, elements, generate, kill_matrix, recorded, spine, upgrade, upstream
-from mini_kv_book.places import where
+from mini_kv_book.places import ROOT, where
 
 _TABLES: dict[str, Callable[..., str]] = {
     "afternoon": curriculum.afternoon_as_markdown,
@@ -40,6 +41,7 @@ _TABLES: dict[str, Callable[..., str]] = {
     "spine": spine.stop_as_markdown,
     "spine-picture": spine.picture,
     "spine-total": spine.total,
+    "symptoms": partial((ROOT / "book" / "data" / "symptoms.md").read_text, encoding="utf-8"),
     "tiers": recorded.tiers,
     "upgrade": upgrade.as_markdown,
 }

@@ -10,11 +10,11 @@ that a decode step must visit), `helpers` (several requests admitted together, o
 batches are kept), `generation` (texts from this engine), `torch_plane` (PyTorch for those plans), `served` (a server in
 the same process).
 
-Then the contents of cells: `notebook` (players with buttons), `element` (the figure), `small_cache` (a cache
-behind buttons), `chain` (two prompts and their block hashes), `lever` (a slider over pictures) and `levers` (those of
-the notebooks), `instrument` (a drawing with controls), `instruments` (those of blocks and hashes) and
-`instruments_of_steps` (those of steps, kernels and seconds), `challenge` (tasks for one of these), `predict` (questions
-that lock their answers), `chart` (lines, areas and bars, drawn by matplotlib), `slot_map` (a memory's slots as a
-table), `trusted` (a sentence in place of a drawing that a notebook may not show), `needs` (packages that only
-notebooks need).
+Then the contents of cells: `notebook` (players with buttons), `element` (the figure), `small_cache` (a cache behind
+buttons), `chain` (two prompts and their block hashes), `lever` (a slider over pictures) and `levers` (those of the
+notebooks), `instrument` (a drawing with controls), `instruments` (those of blocks and hashes), `instruments_of_steps`
+(those of steps, kernels and seconds) and `six_servers` (their symptoms and causes), `challenge` (tasks for one of
+these), `predict` (questions that lock their answers), `chart` (lines, areas and bars, drawn by matplotlib),
+`slot_map` (a memory's slots as a table), `trusted` (a sentence in place of a drawing that a notebook may not show),
+`needs` (packages that only notebooks need).
 """

@@ -65,6 +65,9 @@
         if (part.hasPointerCapture(event.pointerId)) drag(event);
       });
     }
+    for (const part of all(box, "[data-pick]")) {
+      part.addEventListener("click", () => all(box, "[type=radio]")[Number(part.dataset.pick)].click());
+    }
     show(); // a browser may have kept where the controls were
   }
 })();

@@ -641,6 +641,14 @@ def test_on_paper_there_is_the_text_alone(book_url, open_page):
     assert page.locator("h1").is_visible()
 
 
+@pytest.mark.parametrize("paper", ["A4", "Letter"])
+def test_the_symptoms_fit_on_one_sheet(paper, book_url, open_page):
+    """The six servers and the table of causes: the page that is printed and pinned up."""
+    page = open_page(book_url + "answers/where-do-i-look/")
+    assert page.locator(".kv-sheet table tbody tr").count() == 8
+    assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format=paper))) == 1
+
+
 # The first screen ----------------------------------------------------------------------------------------------------
 
 SHIFT = """() => new Promise((done) => {

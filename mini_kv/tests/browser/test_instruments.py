@@ -9,6 +9,7 @@ from mini_kv_book.recorded import hit_rates
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
 from mini_kv.course.lessons.instrument import STYLE, script
+from mini_kv.course.lessons.six_servers import six_servers
 from mini_kv.tools.planning.cost import H200, served
 
 pytestmark = pytest.mark.browser
@@ -54,6 +55,7 @@ def shown():
         "strategies_as_dots": instruments_of_steps.strategies_as_dots(small_trace(), num_blocks=60, ms_per_step=50),
         "bus": instruments_of_steps.bus(model, H200),
         "reload_or_recompute": instruments_of_steps.reload_or_recompute(model, H200),
+        "six_servers": six_servers(),
     }
 
 
@@ -139,6 +141,20 @@ def test_every_control_answers_to_the_keys(shown, url, open_page):
                 part.get_by_role("slider").press("ArrowLeft")
                 at[number] = last - 1
             assert box.get_by_role("status").inner_text() == "".join(instrument.views[*at].says), (name, control.name)
+
+
+def test_a_click_on_a_row_of_the_picture_chooses_its_server(shown, url, open_page):
+    """On a chart, as on the server's own control. The next key press goes on from there."""
+    page = open_page(url)
+    servers = page.locator(".kv-instrument").nth([*shown].index("six_servers"))
+    says = servers.get_by_role("status")
+    assert "The cause" not in says.inner_text()
+    for row, letter in enumerate("ABCDEF"):
+        servers.locator("[data-pick]").nth(row).click(position={"x": 200, "y": 20})
+        assert servers.get_by_role("radio", name=letter, exact=True).is_checked()
+        assert says.inner_text() == "".join(shown["six_servers"].views[row + 1,].says)
+    servers.get_by_role("radio", name="F", exact=True).press("ArrowLeft")
+    assert says.inner_text().startswith("E: ")
 
 
 def test_every_handle_goes_where_the_pointer_is(shown, url, open_page):

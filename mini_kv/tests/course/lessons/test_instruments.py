@@ -9,6 +9,7 @@ import pytest
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
 from mini_kv.course.lessons.instrument import Instrument
+from mini_kv.course.lessons.six_servers import six_servers
 from mini_kv.tests.course.lessons.test_instrument import drawn, seen
 from mini_kv.tools.planning.cost import H200, served
 from mini_kv.tools.traces.replay import replay
@@ -59,6 +60,7 @@ ALL: dict[str, Callable[[], Instrument]] = {
     "one_more_word": lambda: instruments_of_steps.one_more_word(ROWS),
     "bus": lambda: instruments_of_steps.bus(llama(), H200),
     "reload_or_recompute": lambda: instruments_of_steps.reload_or_recompute(llama(), H200),
+    "six_servers": six_servers,
 }
 
 
