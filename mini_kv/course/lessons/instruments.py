@@ -64,8 +64,8 @@ def axis(
     marks = {f"{name} ticks": Mark("path", d=lines, of="line soft")}
     for label, there in places.items():
         marks[f"{name}: {label}"] = text(at - 7, there + 4, label, "end") if up else text(there, at + 18, label, "mid")
-    marks[name] = text(0, min(places.values()) - 11, name, "soft") if up else text(WIDTH, at + 35, name, "end soft")
-    return marks
+    title = text(0, min(places.values()) - 11, name, "soft") if up else text(WIDTH, at + 35, name, "end soft")
+    return marks | {name: title}
 
 
 def recomputed(num_words: int = 64) -> Instrument:
@@ -313,8 +313,7 @@ def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
     rates = {"the queue": {size: curve.at(size).hit_rate for size in sizes}, "belady": ideal}
 
     def draw(at: int) -> View:
-        size = sizes[at]
-        found, most = rates["the queue"][size], ideal[size]
+        size, found, most = sizes[at], rates["the queue"][sizes[at]], ideal[sizes[at]]
         marks = _plot(rates, "belady", "the queue", size, range(50, 301, 50))
         return View(marks | {"hand": handle(*_PLOT, across=0)}, (
             "A pool of ", f"{size}", " blocks: the engine's queue finds ", f"{found:.1%}", " (blue), and ",
