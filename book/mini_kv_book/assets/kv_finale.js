@@ -39,7 +39,10 @@ class KvFinale extends HTMLElement {
     this.result = make("section", { "aria-label": "The first step that differs", tabindex: "-1" });
     const wrong = make("div", { class: "bar", role: "group", "aria-label": "A wrong part" }, make("span", {}, "A wrong part:"), ...this.examples);
     const all = make("div", { class: "all" }, wrong, this.result);
-    if (this.hasAttribute("python")) all.append(this.#yours());
+    if (this.hasAttribute("python")) {
+      all.append(this.#yours());
+      wrong.append(make("span", {}, "or"), button("yours", () => this.play.scrollIntoView({ block: "center" }) ?? this.play.focus({ preventScroll: true })));
+    }
     this.#root.append(style, all);
   }
 

@@ -10,6 +10,7 @@ printed below the chart and read by screen readers.
 import html
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -48,7 +49,7 @@ class Chart:
     def fragment(self) -> str:
         """Return the drawing with its sentence, for a page."""
         return (
-            '<figure style="margin:0;max-width:42rem">'
+            '<figure style="margin:0;max-width:36rem">'
             f"{self.svg}<figcaption>{html.escape(self.sentence)}</figcaption></figure>"
         )
 
@@ -90,17 +91,19 @@ def line_chart(
         )
     if "x" in log:
         axes.set_xscale("log", base=2)
-        axes.set_xticks(list(x), labels=[f"{value:,}" for value in x])
+        ticks = list(x)[:: 1 + len(x) // 8]
+        axes.set_xticks(ticks, labels=[f"{value:,}" for value in ticks])
         axes.minorticks_off()
     if "y" in log:
-        axes.set_yscale("log")
-        axes.minorticks_off()
+        axes.set_yscale("log", subs=[])
+        low, high = axes.get_ylim()
+        # Below three powers of ten, these alone would be two numbers.
+        axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5) if high < 1000 * low else (1,))
+        axes.yaxis.set_major_formatter("{x:,g}")
     else:
         axes.set_ylim(bottom=0)
     if shares:
         _percent(axes)
-    else:
-        axes.yaxis.set_major_formatter("{x:,g}")
     return _finish(title, sentence, figure, axes)
 
 
@@ -121,6 +124,7 @@ def stacked_chart(
         below = top
     axes.set_xlim(1, len(steps) + 1)
     axes.set_ylim(0, max(below))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     return _finish(title, sentence, figure, axes)
 
 
@@ -136,8 +140,10 @@ def bar_chart(
     """Return a chart of one bar for each name in `x`, with the series stacked. `shares`: as in `line_chart`."""
     figure, axes = _new_axes(labels)
     below = [0.0] * len(x)
+    wrapper = textwrap.TextWrapper(50 // len(x), break_long_words=False)
+    names = ["\n".join(map(wrapper.fill, name.splitlines())) for name in x]
     for (name, values), colour, hatch in zip(series.items(), COLOURS, _HATCHES, strict=False):
-        axes.bar(x, values, bottom=below, color=colour, hatch=hatch, label=name, edgecolor=INK, linewidth=0)
+        axes.bar(names, values, bottom=below, color=colour, hatch=hatch, label=name, edgecolor=INK, linewidth=0)
         below = [low + value for low, value in zip(below, values, strict=True)]
     if shares:
         _percent(axes)
@@ -168,7 +174,7 @@ def timeline_chart(
             axes.barh(place, length, left=first - 0.5, color=colour, edgecolor=INK, hatch=hatch, linewidth=0.5)
             if num_tokens > 1 and num_steps <= _MAX_STEPS_WITH_NUMBERS:
                 on_it = "#ffffff" if colour == BLUE else "#111111"
-                axes.text(first, place, num_tokens, ha="center", va="center", color=on_it, fontsize="small")
+                axes.text(first, place, num_tokens, ha="center", va="center", color=on_it)
     seen = {doing for row in rows.values() for doing, _ in row}
     for doing, (colour, hatch) in LOOKS.items():
         if doing in seen:
@@ -196,13 +202,14 @@ def _runs(row: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, str, int]]
 def _new_axes(labels: tuple[str, str]) -> tuple[Any, Any]:
     """Return an empty figure and its axes. Without pyplot the notebook's own settings are unchanged.
 
-    Its size in inches is small, so that a phone shows letters of 10 points readably at 350 pixels.
+    Its size in inches is small, so that a phone shows its letters of 10 points as 11 pixels.
     """
-    figure = need("matplotlib.figure").Figure(figsize=(5.6, 3.2), layout="constrained")
+    figure = need("matplotlib.figure").Figure(figsize=(4.5, 2.9), layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(labels[0], color=INK)
     axes.set_ylabel(labels[1], color=INK)
     axes.tick_params(colors=INK)
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.grid(axis="y", color=INK, alpha=0.25)
     axes.set_axisbelow(True)
     axes.spines[["left", "bottom"]].set_color(INK)
@@ -218,16 +225,20 @@ def _percent(axes: Any) -> None:
 
 def _finish(title: str, sentence: str, figure: Any, axes: Any) -> Chart:
     """Set the title and the legend, and return the figure as an inline SVG."""
-    axes.set_title(title, loc="left", color=INK, fontsize="medium", fontweight="bold", pad=28)
+    figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize="medium", fontweight="bold")
+    whole = need("matplotlib.transforms").blended_transform_factory(figure.transFigure, axes.transAxes)
+    _, names = axes.get_legend_handles_labels()
     axes.legend(
         loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=5,
-        columnspacing=1.6,
+        bbox_to_anchor=(0, 1.03),
+        bbox_transform=whole,
+        ncols=5 if len("".join(names)) < 35 else 3,
+        columnspacing=0.9,
+        handlelength=1.3,
+        handletextpad=0.4,
         frameon=False,
         labelcolor=INK,
         borderaxespad=0,
-        fontsize="small",
     )
     drawing = io.StringIO()
     settings = {"svg.fonttype": "none", "svg.hashsalt": title, "font.family": "sans-serif", "hatch.linewidth": 0.4}

@@ -13,7 +13,7 @@ holes                 the common hit of two kinds of layers, when blocks are mis
 `instruments_of_steps` has the others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from mini_kv.core.kv_cache_interface import (
@@ -39,6 +39,7 @@ from mini_kv.tools.traces.readers.mooncake import TraceRequest
 
 WIDTH = 420
 """Width of a drawing. Its letters are then large enough on a telephone."""
+QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 
 
 def text(x: float, y: float, words: str, of: str = "") -> Mark:
@@ -51,9 +52,25 @@ def numbers(*values: int) -> list[str]:
     return [f"{value:,}" for value in values]
 
 
+def axis(
+    name: str, ticks: Iterable[float], place: Callable[[float], float], at: float, *, up: bool = False, write: str = ","
+) -> dict[str, Mark]:
+    """Return the numbers of an axis, and below them (`up`: above them) what they count.
+
+    `place`: where a number is. `at`: the height of the axis, or with `up` where it is from the left. `write`: a format.
+    """
+    places = {format(tick, write): place(tick) for tick in ticks}
+    lines = "".join(f"M{at:g} {y:g}h-4" if up else f"M{y:g} {at:g}v4" for y in places.values())
+    marks = {f"{name} ticks": Mark("path", d=lines, of="line soft")}
+    for label, there in places.items():
+        marks[f"{name}: {label}"] = text(at - 7, there + 4, label, "end") if up else text(there, at + 18, label, "mid")
+    title = text(0, min(places.values()) - 11, name, "soft") if up else text(WIDTH, at + 35, name, "end soft")
+    return marks | {name: title}
+
+
 def recomputed(num_words: int = 64) -> Instrument:
     """Return the triangle of computed words: a line per step, a place per word."""
-    step = 256 / num_words
+    left, top, wide, tall = 34, 26, 258 / num_words, 256 / num_words
     # Without a cache every step is a text that nothing is known of, with one all steps are one request's.
     texts = [Arrival(k, str(k), range(1000 * k, 1000 * k + k), max_tokens=1) for k in range(1, num_words + 1)]
     limits = SchedulerConfig(max_num_batched_tokens=num_words)
@@ -67,22 +84,23 @@ def recomputed(num_words: int = 64) -> Instrument:
     def draw(last: int, cached: int) -> View:
         new, old = "", ""
         for k in range(last + 1):
-            before = step * (k + 1 - computed[cached][k])
-            new += f"M{before:g} {step * (k + 0.5):g}H{step * (k + 1):g}"
-            old += f"M0 {step * (k + 0.5):g}h{before:g}"
+            before = left + wide * (k + 1 - computed[cached][k])
+            new += f"M{before:g} {top + tall * (k + 0.5):g}H{left + wide * (k + 1):g}"
+            old += f"M{left} {top + tall * (k + 0.5):g}H{before:g}"
         total = sum(computed[cached][: last + 1])
         marks = {
-            "frame": Mark("path", d="M0 0v256h256", of="line soft"),
-            f"new {cached}": Mark("path", d=new, stroke="#0072b2", stroke_width=step * 0.8),
-            "hand": handle(0, 0, 256, 256, across=0),
-            "down": text(268, 14, "a line per step", "soft"),
-            "across": text(0, 274, "a place per word", "soft"),
-            "computed": text(268, 128, f"{total:,}", "big huge"),
-            "times": text(268, 146, "times a word goes"),
-            "through": text(268, 162, "through the model"),
+            "frame": Mark("path", d=f"M{left} {top}v256h258", of="line soft"),
+            f"new {cached}": Mark("path", d=new, stroke="#0072b2", stroke_width=tall * 0.8),
+            "hand": handle(left, top, 258, 256, across=0),
+            "computed": text(304, 128, f"{total:,}", "big huge"),
+            "times": text(304, 148, "times a word goes"),
+            "through": text(304, 166, "through the model"),
         }
+        ticks = (1, *range(num_words // 4, num_words + 1, num_words // 4))
+        marks |= axis("step", ticks, lambda number: top + tall * (number - 0.5), left, up=True)
+        marks |= axis("word", ticks, lambda number: left + wide * (number - 0.5), top + 256)
         if cached:
-            marks["old"] = Mark("path", d=old, of="pale", stroke="#0072b2", stroke_width=step * 0.8)
+            marks["old"] = Mark("path", d=old, of="pale", stroke="#0072b2", stroke_width=tall * 0.8)
         return View(marks, (
             "A text of ", f"{last + 1}", " words: without a cache " if not cached else " words: with a cache ",
             f"{sum(computed[0][: last + 1]):,}" if not cached else f"{total:,}",
@@ -92,7 +110,7 @@ def recomputed(num_words: int = 64) -> Instrument:
 
     words = Control("words", numbers(*range(1, num_words + 1)), start=num_words - 1)
     cache = Control("cache", ("off", "on"), choice=True)
-    return Instrument("What the model computes", (words, cache), draw, (WIDTH, 280))
+    return Instrument("What the model computes", (words, cache), draw, (WIDTH, 318))
 
 
 def token_in_boxes() -> Instrument:
@@ -111,34 +129,30 @@ def token_in_boxes() -> Instrument:
         num_layers, make = shapes[name]
         spec = make(dtype_bytes=2 - bits)
         planes = spec.num_planes
-        pitch = 3.5 * spec.head_size / 128
-        lines = [
-            "".join(
-                f"M0 {pitch * (planes * head + plane + 0.5):g}h{4.4 * num_layers:g}"
-                for head in range(spec.num_kv_heads)
-            )
-            for plane in range(planes)
-        ]
+        pitch, wide = 3.5 * spec.head_size / 128, 5.1
+        thick, height = 0.8 * pitch / (1 + bits), pitch * planes * spec.num_kv_heads
         token = num_layers * spec.page_size_bytes
         marks = {}
-        for what, path, colour in zip(("keys", "values"), lines, ("#0072b2", "#e69f00"), strict=False):
-            thick = 0.8 * pitch / (1 + bits)
-            marks[what] = Mark("path", d=path, stroke=colour, stroke_width=thick, stroke_dasharray="3.6 0.8")
-        height = pitch * planes * spec.num_kv_heads
-        marks["layers"] = text(0, max(height, 14) + 16, f"{num_layers} layers", "soft")
+        for plane, colour in enumerate(("#0072b2", "#e69f00")[:planes]):
+            rows = (226 - height + pitch * (planes * head + plane + 0.5) for head in range(spec.num_kv_heads))
+            path = "".join(f"M2 {y:g}h{wide * num_layers:g}" for y in rows)
+            marks[f"plane {plane}"] = Mark(
+                "path", d=path, stroke=colour, stroke_width=thick, stroke_dasharray="4.2 0.9"
+            )
+        marks |= axis("layers", range(0, 81, 20), lambda number: 2 + wide * number, 228)
         heads = (
             f"{spec.num_kv_heads} KV heads: key and value of each"
             if planes == 2
             else "one vector, key and value at once"
         )
-        marks["heads"] = text(0, max(height, 14) + 32, heads, "soft")
+        marks["heads"] = text(0, 262, heads, "soft")
         return View(marks, (
             f"A token of {name} leaves ", f"{token:,}", " bytes; a text of 4,096 tokens ",
             f"{4096 * token / 2**30:.2f}", " GiB. Blue: keys, orange: values; a line is as thick as its bytes.",
         ))  # fmt: skip
 
     models = Control("model", list(shapes), choice=True)
-    return Instrument("The KV of one token", (models, Control("bits", ("16", "8"), choice=True)), draw, (WIDTH, 262))
+    return Instrument("The KV of one token", (models, Control("bits", ("16", "8"), choice=True)), draw, (WIDTH, 266))
 
 
 def rows_and_blocks(longest: int = 16, block_size: int = 4, num_slots: int = 96) -> Instrument:
@@ -232,29 +246,26 @@ def changed_token(num_blocks: int = 6, block_size: int = 4) -> Instrument:
         changed, marks = position - 1, {}
         for index, (one, other) in enumerate(zip(first, names(changed), strict=True)):
             x = 70 * index
-            for row, (name, y) in enumerate(((one, 22), (other, 92))):
-                marks[f"{row}.{index} box"] = Mark("rect", x=x, y=y, width=62, height=44, of="line")
-                marks[f"{row}.{index} tag"] = Mark(
-                    "rect", x=x + 8, y=y + 22, width=46, height=18, of="orange" if name == one else "pink"
-                )
-                marks[f"{row}.{index} name"] = text(x + 31, y + 35, name, "mid dark")
+            for row, (name, y) in enumerate(((one, 22), (other, 118))):
+                marks[f"{row}.{index} box"] = Mark("rect", x=x, y=y, width=69, height=66, of="line")
+                of = "orange" if name == one else "pink"
+                marks[f"{row}.{index} tag"] = Mark("rect", x=x + 6, y=y + 41, width=57, height=20, of=of)
+                marks[f"{row}.{index} name"] = text(x + 34, y + 56, name, "mid dark")
                 tokens = [99 if row and place == changed else place for place in range(index * 4, index * 4 + 4)]
-                marks[f"{row}.{index} tokens"] = text(x + 31, y + 15, " ".join(map(str, tokens)), "mid small")
-        marks["first"] = text(0, 14, "the prompt", "soft")
-        marks["second"] = text(0, 84, "the prompt with one token changed", "soft")
+                for half in range(2):
+                    words = ", ".join(map(str, tokens[2 * half : 2 * half + 2]))
+                    marks[f"{row}.{index} tokens {half}"] = text(x + 34, y + 17 + 17 * half, words, "mid")
+        marks["first"] = text(0, 14, "the prompt, in blocks of 4 tokens, and their hashes", "soft")
+        marks["second"] = text(0, 110, "the prompt with one token changed", "soft")
         same = sum(one == other for one, other in zip(first, names(changed), strict=True))
         what = f"Token {changed} is another: " if changed >= 0 else "No token is changed: "
-        return View(
-            marks,
-            (
-                what,
-                f"{same} of {num_blocks} block hashes are unchanged",
-                ", and none after a changed one." if changed >= 0 else ".",
-            ),
-        )
+        return View(marks, (
+            what, f"{same} of {num_blocks} block hashes are unchanged",
+            ", and none after a changed one." if changed >= 0 else ".",
+        ))  # fmt: skip
 
     control = Control("changed token", ["none", *numbers(*range(num_tokens))], start=10)
-    return Instrument("One token, and every block hash after it", (control,), draw, (WIDTH, 140))
+    return Instrument("One token, and every block hash after it", (control,), draw, (WIDTH, 186))
 
 
 def forgery() -> Instrument:
@@ -268,19 +279,17 @@ def forgery() -> Instrument:
         ours, theirs = (100, 7, 5, 9), (100 + more, 7 - less, 5, 9)
         marks = {}
         for row, (whose, tokens) in enumerate((("a prompt in use", ours), ("yours", theirs))):
-            y = 14 + 52 * row
-            name = kv.new_request("A", tokens).block_hashes[0].hex()[:6]
-            marks[f"{row} whose"] = text(0, y, f"{whose}:  {'  '.join(map(str, tokens))}", "big")
+            y = 14 + 56 * row
+            sha = kv.new_request("A", tokens).block_hashes[0].hex()[:6]
+            marks[f"{row} whose"] = text(0, y, f"{whose}:  {', '.join(map(str, tokens))}", "big")
             alike = polynomial(tokens) == polynomial(ours)
-            marks[f"{row} tag"] = Mark("rect", x=0, y=y + 6, width=130, height=20, of="orange" if alike else "pink")
-            marks[f"{row} sum"] = text(65, y + 20, f"{polynomial(tokens):,}", "mid dark")
-            same = tokens == ours
-            marks[f"{row} sha tag"] = Mark(
-                "rect", x=150, y=y + 6, width=130, height=20, of="orange" if same else "pink"
-            )
-            marks[f"{row} sha"] = text(215, y + 20, name, "mid dark")
-        marks["polynomial"] = text(65, 118, "powers of 31", "mid soft")
-        marks["digest"] = text(215, 118, "SHA-256, six digits", "mid soft")
+            hashes = {"sum": (f"{polynomial(tokens):,}", alike), "sha": (sha, tokens == ours)}
+            for x, (kind, (name, same)) in zip((0, 215), hashes.items(), strict=True):
+                of = "orange" if same else "pink"
+                marks[f"{row} {kind} tag"] = Mark("rect", x=x, y=y + 7, width=205, height=22, of=of)
+                marks[f"{row} {kind}"] = text(x + 102, y + 23, name, "mid dark")
+        marks["polynomial"] = text(102, 118, "powers of 31", "mid soft")
+        marks["digest"] = text(317, 118, "SHA-256, six digits", "mid soft")
         if theirs == ours:
             said = "The same tokens, the same hashes."
         elif polynomial(ours) == polynomial(theirs):
@@ -298,45 +307,58 @@ def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
     """Return a chart of a trace's hit rate over the size of the pool, with the bound that no policy exceeds."""
     prompts = make_prompts(trace, trace[0].block_size)
     curve = make_curve(prompts, trace[0].block_size)
-    sizes = [*range(40, 310, 10)]
-    found = [curve.at(size).hit_rate for size in sizes]
-    blocks = [belady_hit_blocks(prompts, trace[0].block_size, size) for size in sizes]
-    ideal = [number * trace[0].block_size / curve.prompt_tokens for number in blocks]
-    left, top, width, height = 34, 8, 370, 190
-
-    def place(size: int, share: float) -> str:
-        return f"{left + width * (size - sizes[0]) / (sizes[-1] - sizes[0]):.0f} {top + height * (1 - share):.0f}"
-
-    def path(shares: Sequence[float]) -> str:
-        return "M" + "L".join(place(*point) for point in zip(sizes, shares, strict=True))
+    sizes = range(40, 310, 10)
+    blocks = {size: belady_hit_blocks(prompts, trace[0].block_size, size) for size in sizes}
+    ideal = {size: number * trace[0].block_size / curve.prompt_tokens for size, number in blocks.items()}
+    rates = {"the queue": {size: curve.at(size).hit_rate for size in sizes}, "belady": ideal}
 
     def draw(at: int) -> View:
-        x = left + width * at / (len(sizes) - 1)
-        marks = {
-            "frame": Mark("path", d=f"M{left} {top}v{height}h{width}", of="line soft"),
-            "ideal": Mark("path", d=path(ideal), of="line", stroke_dasharray="6 3"),
-            "found": Mark("path", d=path(found), fill="none", stroke="#0072b2", stroke_width=3),
-            "all": text(left - 4, top + 10, "100%", "end soft"),
-            "half": text(left - 4, top + height / 2 + 4, "50%", "end soft"),
-            "none": text(left - 4, top + height, "0", "end soft"),
-            "axis": text(left + width, top + height + 16, "blocks of the pool", "end soft"),
-            "here": Mark("path", d=f"M{x:.0f} {top}v{height}", of="line"),
-            "dot": Mark("circle", cx=x, cy=top + height * (1 - found[at]), r=5, of="blue"),
-            "other": Mark("circle", cx=x, cy=top + height * (1 - ideal[at]), r=4, of="orange"),
-            "hand": handle(left, top, width, height, across=0),
-        }
-        return View(marks, (
-            "A pool of ", f"{sizes[at]}", " blocks: the engine's queue finds ", f"{found[at]:.1%}", " (blue), and ",
-            f"{ideal[at]:.1%}", " is the most that any policy could find (dashed). To win: ",
-            f"{100 * (ideal[at] - found[at]):.1f}", " points.",
+        size, found, most = sizes[at], rates["the queue"][sizes[at]], ideal[sizes[at]]
+        marks = _plot(rates, "belady", "the queue", size, range(50, 301, 50))
+        return View(marks | {"hand": handle(*_PLOT, across=0)}, (
+            "A pool of ", f"{size}", " blocks: the engine's queue finds ", f"{found:.1%}", " (blue), and ",
+            f"{most:.1%}", " is the most that any policy could find (dashed), ", f"{100 * (most - found):.1f}",
+            " points more.",
         ))  # fmt: skip
 
     control = Control("blocks", numbers(*sizes), start=sizes.index(100))
-    return Instrument("The hits of a pool, and the upper bound", (control,), draw, (WIDTH, 220))
+    return Instrument("The hits of a pool, and the upper bound", (control,), draw, (WIDTH, 254))
+
+
+_PLOT = (44, 26, 356, 190)
+"""Place and size of a chart of hit rates."""
+
+Rates = Mapping[str, Mapping[int, float]]
+"""By policy and blocks of the pool, hit tokens as a share of the prompt tokens. All policies have the same sizes."""
+
+
+def _plot(rates: Rates, ceiling: str, policy: str, size: int, ticks: Sequence[int], most: float = 1) -> dict[str, Mark]:
+    """Return a chart of a line per policy over the pool's size, with one policy and one size highlighted."""
+    left, top, width, height = _PLOT
+    sizes, paths = list(rates[ceiling]), {}
+
+    def across(size: float) -> float:
+        return left + width * sizes.index(int(size)) / (len(sizes) - 1)
+
+    def above(share: float) -> float:
+        return top + height * (1 - share / most)
+
+    marks = {"frame": Mark("path", d=f"M{left} {top}v{height}h{width}", of="line soft")}
+    for name, line in rates.items():
+        paths[name] = "M" + "L".join(f"{across(x):.0f} {above(y):.0f}" for x, y in line.items())
+        of, wide, dash = ("line", 1, "6 3") if name == ceiling else ("line soft", 0.6, "none")
+        marks[f"{name} line"] = Mark("path", d=paths[name], of=of, stroke_width=wide, stroke_dasharray=dash)
+    marks["chosen"] = Mark("path", d=paths[policy], fill="none", stroke="#0072b2", stroke_width=3)
+    x = across(size)
+    marks["here"] = Mark("path", d=f"M{x:.0f} {top}v{height}", of="line soft")
+    marks["other"] = Mark("circle", cx=x, cy=above(rates[ceiling][size]), r=4, of="orange")
+    marks["dot"] = Mark("circle", cx=x, cy=above(rates[policy][size]), r=5, of="blue")
+    marks |= axis("blocks of the pool", ticks, across, top + height)
+    return marks | axis("hit rate", (most * share for share in QUARTERS), above, left, up=True, write=".0%")
 
 
 def policies_by_size(
-    hit_rates: Mapping[str, Mapping[int, float]],
+    hit_rates: Rates,
     ceiling: str = "belady",
     *,
     most: float = 0.4,
@@ -345,41 +367,19 @@ def policies_by_size(
 ) -> Instrument:
     """Return a chart over the pool's size: a line per eviction policy, one of them highlighted.
 
-    `hit_rates[policy][num_blocks]`: hit tokens as a share of the prompt tokens. All policies have the same sizes. The
-    others are compared with the first. `ceiling` names the policy that is the upper bound, `most` the
-    highest share drawn, `start` the size shown first.
+    The first policy is the one with which the others are compared. `ceiling` names the policy that is the upper bound,
+    `most` the highest share drawn, `start` the size shown first.
     """
     policies = [policy for policy in hit_rates if policy != ceiling]
     sizes = list(hit_rates[ceiling])
-    left, top, width, height = 34, 8, 370, 190
-
-    def place(at: int, share: float) -> tuple[float, float]:
-        return left + width * at / (len(sizes) - 1), top + height * (1 - share / most)
-
-    def path(policy: str) -> str:
-        points = (place(at, share) for at, share in enumerate(hit_rates[policy].values()))
-        return "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in points)
 
     def draw(chosen: int, at: int) -> View:
         policy, size = policies[chosen], sizes[at]
         found, best, compared = (hit_rates[name][size] for name in (policy, ceiling, policies[0]))
-        marks = {f"{name} line": Mark("path", d=path(name), of="line soft", stroke_width=0.6) for name in policies}
-        x, y = place(at, found)
-        marks |= {
-            "frame": Mark("path", d=f"M{left} {top}v{height}h{width}", of="line soft"),
-            "ceiling": Mark("path", d=path(ceiling), of="line", stroke_dasharray="6 3"),
-            "chosen": Mark("path", d=path(policy), fill="none", stroke="#0072b2", stroke_width=3),
-            "here": Mark("path", d=f"M{x:.0f} {top}v{height}", of="line soft"),
-            "dot": Mark("circle", cx=x, cy=y, r=5, of="blue"),
-            "all": text(left - 4, top + 10, f"{most:.0%}", "end soft"),
-            "none": text(left - 4, top + height, "0", "end soft"),
-            "least": text(left, top + height + 16, f"{sizes[0]:,}", "soft"),
-            "axis": text(left + width, top + height + 16, f"{sizes[-1]:,} blocks of the pool", "end soft"),
-            "hand": handle(left, top, width, height, across=1),
-        }
         points = 100 * (found - compared)
         beside = "the policy to beat." if chosen == 0 else f"{points:+.1f} points compared with {policies[0]}."
-        return View(marks, (
+        marks = _plot(hit_rates, ceiling, policy, size, sizes, most)
+        return View(marks | {"hand": handle(*_PLOT, across=1)}, (
             f"{policy} in ", f"{size:,}", " blocks (blue): ", f"{found:.1%}", " of the tokens are found, ", beside,
             " No policy could find more than ", f"{best:.1%}", " (dashed).",
         ))  # fmt: skip
@@ -388,25 +388,26 @@ def policies_by_size(
         Control("policy", policies, start=policies.index("seen-twice"), choice=True),
         Control("blocks", numbers(*sizes), start=sizes.index(start)),
     )
-    return Instrument(title, controls, draw, (WIDTH, 220))
+    return Instrument(title, controls, draw, (WIDTH, 254))
 
 
 def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
     """Return a row of tokens with a window on it, and below it the block tables of two kinds of layers."""
     windows = (8, 12, 16)
-    side = 400 / num_tokens
+    side = 416 / num_tokens
     held = {window: _tables_after_each_token(num_tokens, block_size, window) for window in windows}
 
     def draw(last: int, width: int) -> View:
         window, now = windows[width], last + 1
         first = max(0, now - window)
         tables = held[window][last]
-        marks = {"strip": text(0, 14, "tokens; the newest one reads those in the window (orange)", "soft")}
+        marks = {"strip": text(0, 14, "the newest token reads those in its window (orange)", "soft")}
+        marks |= axis("token", range(0, num_tokens, 8), lambda token: side * (token + 0.5), 40)
         for token in range(num_tokens):
             of = "line soft" if token >= now else "orange" if token >= first else "pale"
             marks[f"token {token}"] = Mark("rect", x=side * token, y=20, width=side - 1, height=18, of=of)
         for row, (kind, blocks) in enumerate(zip(("full attention", f"window {window}"), tables, strict=True)):
-            y = 74 + 56 * row
+            y = 96 + 58 * row
             name = f"{kind}: {sum(map(bool, blocks))} blocks"
             marks[f"{row} name"] = text(0, y - 7, name, "soft")
             for place, block_id in enumerate(blocks):
@@ -414,8 +415,8 @@ def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
                 of = "pale" if block_id else "dash"
                 marks[f"{row} {place}"] = Mark("rect", x=x, y=y, width=wide, height=26, of=of)
                 words = str(block_id) if block_id else ""
-                marks[f"{row} {place} id"] = text(x + wide / 2, y + 17, words, "mid small")
-        marks["hand"] = handle(0, 16, 400, 26, across=0)
+                marks[f"{row} {place} id"] = text(x + wide / 2, y + 18, words, "mid")
+        marks["hand"] = handle(0, 16, 416, 26, across=0)
         full, kept = (sum(map(bool, blocks)) for blocks in tables)
         return View(marks, (
             "Token ", f"{last}", " is computed. Full attention holds ", f"{full}", " blocks, a window of ", f"{window}",
@@ -426,7 +427,7 @@ def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
         Control("tokens", numbers(*range(1, num_tokens + 1)), start=29),
         Control("window", numbers(*windows), start=1, choice=True),
     )
-    return Instrument("What a window holds", controls, draw, (WIDTH, 164))
+    return Instrument("What a window holds", controls, draw, (WIDTH, 184))
 
 
 def _tables_after_each_token(num_tokens: int, block_size: int, window: int) -> list[tuple[tuple[int, ...], ...]]:
@@ -459,9 +460,12 @@ def holes(num_blocks: int = 10, window: int = 48) -> Instrument:
         gone = {group: [missing[name]] for group, name in enumerate(groups) if missing[name] >= 0}
         return find_with_holes(groups, num_tokens, gone).num_tokens
 
+    def place(token: float) -> float:
+        return 8 + 2.5 * token
+
     def draw(*lost: int) -> View:
         missing = {kind: at - 1 for kind, at in zip(kinds, lost, strict=True)}
-        marks = {}
+        marks = axis("token", range(0, num_tokens, 32), place, 134)
         for row, kind in enumerate(kinds):
             y = 26 + 70 * row
             alone = hit({kind: missing[kind]})
@@ -469,10 +473,10 @@ def holes(num_blocks: int = 10, window: int = 48) -> Instrument:
             for block in range(num_blocks):
                 of = "dash" if block == missing[kind] else "pale"
                 marks[f"{kind} {block}"] = Mark("rect", x=40 * block + 10, y=y, width=36, height=26, of=of)
-            marks[f"{kind} alone"] = Mark("path", d=f"M{8 + 2.5 * alone:g} {y - 4}v34", of="line soft")
+            marks[f"{kind} alone"] = Mark("path", d=f"M{place(alone):g} {y - 4}v34", of="line soft")
         both = hit(missing)
-        marks["both"] = Mark("path", d=f"M{8 + 2.5 * both:g} 18v116", stroke="#e69f00", stroke_width=4)
-        marks["here"] = text(8 + 2.5 * both, 148, f"{both}", "mid big")
+        x = place(both)
+        marks["both"] = Mark("path", d=f"M{x:g} 20v38M{x:g} 90v38", stroke="#e69f00", stroke_width=5)
         return View(marks, (
             "Each layer goes on from one place: both kinds together from token ", f"{both}",
             " (orange). A window needs only the last three blocks before that place; full attention needs all.",
@@ -480,4 +484,4 @@ def holes(num_blocks: int = 10, window: int = 48) -> Instrument:
 
     labels = ["none", *numbers(*range(num_blocks))]
     controls = (Control("missing in full", labels, start=9), Control(f"missing in {kinds[1]}", labels, start=6))
-    return Instrument("Where both kinds can go on", controls, draw, (WIDTH, 154))
+    return Instrument("Where both kinds can go on", controls, draw, (WIDTH, 172))

@@ -16,7 +16,7 @@ from functools import cache, partial
 
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.lessons.instrument import Control, Instrument, Mark, View, handle
-from mini_kv.course.lessons.instruments import WIDTH, numbers, text
+from mini_kv.course.lessons.instruments import QUARTERS, WIDTH, axis, numbers, text
 from mini_kv.course.lessons.timeline import Arrival, timeline
 from mini_kv.policy.admission_strategies import Strategy, strategies
 from mini_kv.tiers.reload_cost import ReloadCost
@@ -39,25 +39,22 @@ def softmax_in_tiles() -> Instrument:
             tile = index // 2
             left = 14 + 36 * index + 26 * tile
             height = 4 + 24 * score
-            known = tile <= come
-            marks[f"bar {index}"] = Mark(
-                "rect", x=left, y=172 - height, width=26, height=height, of=COLOURS[tile] if known else "dash soft"
-            )
-            marks[f"score {index}"] = text(left + 13, 166 - height, f"{score:g}", "mid small")
+            of = COLOURS[tile] if tile <= come else "dash soft"
+            marks[f"bar {index}"] = Mark("rect", x=left, y=172 - height, width=26, height=height, of=of)
+            marks[f"score {index}"] = text(left + 13, 167 - height, f"{score:g}", "mid")
         for tile in range(3):
             left = 8 + 98 * tile
-            marks[f"tile {tile}"] = Mark(
-                "rect", x=left, y=2, width=74, height=174, of="line soft" if tile <= come else "dash soft"
-            )
-            marks[f"name {tile}"] = text(left + 37, 190, f"tile {tile + 1}", "mid soft")
+            of = "line soft" if tile <= come else "dash soft"
+            marks[f"tile {tile}"] = Mark("rect", x=left, y=2, width=74, height=174, of=of)
+            marks[f"name {tile}"] = text(left + 37, 193, f"tile {tile + 1}", "mid soft")
             marks[f"hand {tile}"] = handle(left + 38, 48, 36, 120, up=tile + 1)
         after = followed(*scores)
         now = after[come]
         x = 8.0
         for tile, share in enumerate(now.shares):
-            marks[f"share {tile}"] = Mark("rect", x=x, y=202, width=404 * share, height=20, of=COLOURS[tile])
-            x += 404 * share
-        marks["shares"] = text(8, 238, "the result so far: the share of each tile", "soft")
+            marks[f"share {tile}"] = Mark("rect", x=x, y=204, width=392 * share, height=20, of=COLOURS[tile])
+            x += 392 * share
+        marks |= axis("share in the result so far", QUARTERS, lambda share: 8 + 392 * share, 226, write=".0%")
         marks["largest"] = text(312, 40, f"largest {now.largest:g}", "big")
         marks["total"] = text(312, 62, f"total {now.total:.2f}", "big")
         before = after[come - 1].largest if come else now.largest
@@ -76,7 +73,7 @@ def softmax_in_tiles() -> Instrument:
     controls += [
         Control(f"score in tile {tile}", numbers(*range(6)), start=start) for tile, start in ((1, 2), (2, 4), (3, 1))
     ]
-    return Instrument("Softmax in tiles", controls, draw, (WIDTH, 244))
+    return Instrument("Softmax in tiles", controls, draw, (WIDTH, 266))
 
 
 COLOURS = ("blue", "orange", "green", "pink")
@@ -85,36 +82,34 @@ COLOURS = ("blue", "orange", "green", "pink")
 def tiles_over_blocks(seq_len: int = 54, block_size: int = 16) -> Instrument:
     """Return a request's tokens as a program of the kernel loads them, tile by tile, from scattered blocks."""
     table = (5, 2, 7, 3)
-    kv_blocks = range(1, 9)
+    kv_blocks, unit = range(1, 9), 6.5
 
     def draw(tile: int, size: int) -> View:
         tile_size = (8, 16, 32)[size]
         num_tiles = -(-seq_len // tile_size)
         first = min(tile, num_tiles - 1) * tile_size
-        marks = {
-            "row": text(0, 12, f"the request: {seq_len} tokens, in a row", "soft"),
-            "memory": text(0, 92, "the memory, block by block", "soft"),
+        marks = axis("token", range(0, seq_len, 8), lambda token: unit * token, 66) | {
+            "row": text(0, 12, f"the request: {seq_len} tokens, and the block of each", "soft"),
+            "memory": text(0, 128, "the memory, block by block", "soft"),
         }
         loaded = range(first, min(first + tile_size, seq_len))
-        unit = 6.5
-        marks["tokens"] = Mark("rect", x=0, y=20, width=unit * seq_len, height=24, of="pale")
-        marks["lane"] = Mark("rect", x=unit * first, y=20, width=unit * tile_size, height=24, of="line", stroke_width=2)
-        marks["load"] = Mark("rect", x=unit * first, y=20, width=unit * len(loaded), height=24, of="blue")
+        marks["tokens"] = Mark("rect", x=0, y=40, width=unit * seq_len, height=24, of="pale")
+        marks["lane"] = Mark("rect", x=unit * first, y=40, width=unit * tile_size, height=24, of="line", stroke_width=2)
+        marks["load"] = Mark("rect", x=unit * first, y=40, width=unit * len(loaded), height=24, of="blue")
         for entry in range(1, len(table)):
-            marks[f"end {entry}"] = Mark("path", d=f"M{unit * block_size * entry} 16v32", of="line soft")
+            marks[f"end {entry}"] = Mark("path", d=f"M{unit * block_size * entry} 24v42", of="line soft")
         for entry, block in enumerate(table):
-            marks[f"entry {entry}"] = text(unit * block_size * (entry + 0.5), 60, f"block {block}", "mid small")
+            marks[f"entry {entry}"] = text(unit * block_size * entry + 6, 34, f"block {block}")
         for block in kv_blocks:
             x = 52 * (block - 1)
-            marks[f"box {block}"] = Mark(
-                "rect", x=x, y=100, width=48, height=30, of="line" if block in table else "dash soft"
-            )
-            marks[f"id {block}"] = text(x + 24, 146, f"{block}", "mid small")
+            of = "line" if block in table else "dash soft"
+            marks[f"box {block}"] = Mark("rect", x=x, y=136, width=48, height=30, of=of)
+            marks[f"id {block}"] = text(x + 24, 184, f"{block}", "mid")
             if block in table:
                 start = table.index(block) * block_size
                 inside = [position for position in loaded if start <= position < start + block_size]
                 here = x + 3 * (inside[0] - start) if inside else x
-                marks[f"part {block}"] = Mark("rect", x=here, y=101, width=3 * len(inside), height=28, of="blue")
+                marks[f"part {block}"] = Mark("rect", x=here, y=137, width=3 * len(inside), height=28, of="blue")
         blocks = sorted({table[position // block_size] for position in loaded}, key=table.index)
         masked = tile_size - len(loaded)
         return View(marks, (
@@ -127,45 +122,42 @@ def tiles_over_blocks(seq_len: int = 54, block_size: int = 16) -> Instrument:
         Control("tile", numbers(*range(1, 8)), start=1),
         Control("tokens per tile", ("8", "16", "32"), start=2, choice=True),
     )
-    return Instrument("What a tile loads", controls, draw, (WIDTH, 152))
+    return Instrument("What a tile loads", controls, draw, (WIDTH, 190))
 
 
 def roofline(model: Served, card: Card) -> Instrument:
     """Return a step of decoding as a dot below a card's roof, by its requests and their tokens."""
     batches, contexts = [2**i for i in range(10)], [0, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]
-    left, top, width, height, low, high, least = 34, 10, 370, 190, 0.5, 1024.0, 1 / 512
+    left, top, width, height, low, high, least = 44, 26, 360, 190, 0.5, 1024.0, 1 / 1000
     ridge = card.flops / card.bandwidth
 
-    def height_of(share: float) -> float:
-        return top + height * math.log(share) / math.log(least)
+    def across(intensity: float) -> float:
+        return left + width * math.log(intensity / low) / math.log(high / low)
 
-    def place(intensity: float) -> tuple[float, float]:
-        x = left + width * math.log(intensity / low) / math.log(high / low)
-        return x, height_of(min(1.0, intensity / ridge))
+    def above(share: float) -> float:
+        return top + height * math.log(min(1.0, share)) / math.log(least)
 
-    roof = "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in map(place, (low, ridge, high)))
+    roof = "M" + "L".join(f"{across(x):.0f} {above(x / ridge):.0f}" for x in (low, ridge, high))
 
     def draw(requests: int, behind: int) -> View:
         batch, context = batches[requests], contexts[behind]
         step = decode_step(model, card, batch, context)
         intensity = step.arithmetic * card.flops / ((step.weights + step.kv) * card.bandwidth)
         fits = context == 0 or batch <= largest_batch(model, card, context)
-        x, y = place(intensity)
+        x, y = across(intensity), above(intensity / ridge)
         used = min(1.0, intensity / ridge)
         marks = {
             "frame": Mark("path", d=f"M{left} {top}v{height}h{width}", of="line soft"),
             "roof": Mark("path", d=roof, of="line", stroke_width=2),
-            "ridge": Mark("path", d=f"M{place(ridge)[0]:.0f} {top}v{height}", of="dash soft"),
-            "name": text(place(ridge)[0] - 4, top + height - 6, f"{ridge:.0f} operations per byte", "end small"),
-            "axis": text(left + width, top + height + 16, "operations per byte; both axes go by factors", "end soft"),
-            "all": text(left - 4, height_of(1) + 4, "100%", "end small"),
-            "tenth": text(left - 4, height_of(0.1) + 4, "10%", "end small"),
-            "hundredth": text(left - 4, height_of(0.01) + 4, "1%", "end small"),
+            "ridge": Mark("path", d=f"M{across(ridge):.0f} {top}v{height}", of="dash soft"),
+            "name": text(across(ridge) - 5, top + height - 8, f"the ridge: {ridge:.0f} operations per byte", "end"),
             "dot": Mark("circle", cx=x, cy=y, r=7, of="blue" if fits else "dash", stroke_width=2),
-            "room": text(x + 12, y + 16, "" if fits else "no room", "small"),
+            "room": text(x + 12, y + 16, "" if fits else "no room"),
         }
+        marks |= axis("operations per byte", (1, 4, 16, 64, 256, 1024), across, top + height)
+        marks |= axis("% of the arithmetic used", (0.1, 1, 10, 100), lambda used: above(used / 100), left, up=True)
         says = (
-            f"{batch} request{'s' * (batch > 1)} with {context:,} tokens behind each: ", f"{intensity:.1f}",
+            f"{batch} request{'s' * (batch > 1)} of {context:,} tokens each: ", f"{intensity:.1f}",
             " operations per byte, ", f"{used:.1%}", " of the arithmetic is used, ",
             f"{batch / step.seconds:,.0f} tokens per second at the most." if fits else "if their caches had room.",
         )  # fmt: skip
@@ -173,9 +165,9 @@ def roofline(model: Served, card: Card) -> Instrument:
 
     controls = (
         Control("requests", numbers(*batches), start=3),
-        Control("tokens behind each", numbers(*contexts), start=3),
+        Control("tokens of each", numbers(*contexts), start=3),
     )
-    return Instrument(f"A step of {model.name} on an {card.name}", controls, draw, (WIDTH, 222))
+    return Instrument(f"A step of {model.name} on an {card.name}", controls, draw, (WIDTH, 254))
 
 
 def timetable() -> Instrument:
@@ -191,7 +183,7 @@ def timetable() -> Instrument:
         for budget in budgets
     ]
     num_steps = [max(map(len, table.values())) for table in tables]
-    wide, tall = 400 / max(num_steps), 150 / max(budgets)
+    left, bottom, wide, tall = 28, 190, 390 / max(num_steps), 164 / max(budgets)
 
     def draw(at: int) -> View:
         marks, below = {}, [0] * num_steps[at]
@@ -199,20 +191,22 @@ def timetable() -> Instrument:
             bars = ""
             for step, moment in enumerate(moments):
                 if moment.num_tokens:
-                    x, y = 10 + wide * step, 165 - tall * below[step]
+                    x, y = left + wide * step, bottom - tall * below[step]
                     up = tall * moment.num_tokens
                     bars += f"M{x:.1f} {y:.1f}v{-up:.1f}h{wide - 1.5:.1f}v{up:.1f}"
                     below[step] += moment.num_tokens
             marks[name] = Mark("path", d=bars, of=colour)
         for index, (name, colour) in enumerate(zip(sizes, COLOURS, strict=True)):
-            marks[f"{name} box"] = Mark("rect", x=10 + 100 * index, y=190, width=14, height=14, of=colour)
-            marks[f"{name} name"] = text(30 + 100 * index, 202, f"{name}, {sizes[name][1]} + {sizes[name][2]}", "small")
-        y = 165 - tall * budgets[at]
-        marks["budget"] = Mark("path", d=f"M10 {y:.1f}h400", of="dash", stroke_width=2)
-        marks["says"] = text(408, y - 4, f"budget: {budgets[at]} tokens", "end small")
-        marks["axis"] = Mark("path", d="M10 165h400", of="line soft")
-        marks["steps"] = text(10, 180, "a bar per step", "small soft")
-        marks["hand"] = handle(10, 15, 400, 150, up=0)
+            marks[f"{name} box"] = Mark("rect", x=105 * index, y=250, width=15, height=15, of=colour)
+            marks[f"{name} name"] = text(105 * index + 21, 262, f"{name}: {sizes[name][1]} + {sizes[name][2]}")
+        y = bottom - tall * budgets[at]
+        marks["frame"] = Mark("path", d=f"M{left} {bottom - 164}v164h390", of="line soft")
+        marks["budget"] = Mark("path", d=f"M{left} {y:.1f}h390", of="dash", stroke_width=2)
+        marks["says"] = text(WIDTH, y - 6, f"budget: {budgets[at]}", "end")
+        marks["legend"] = text(0, 242, "from below, tokens of prompt + answer:", "soft")
+        marks |= axis("step", (1, *range(5, max(num_steps) + 1, 5)), lambda step: left + wide * (step - 0.5), bottom)
+        marks |= axis("tokens", range(0, 49, 12), lambda number: bottom - tall * number, left, up=True)
+        marks["hand"] = handle(left, bottom - 164, 390, 164, up=0)
         answers = [next(i for i, moment in enumerate(row) if moment.doing == "answer") for row in tables[at].values()]
         return View(marks, (
             f"All is done after {num_steps[at]} steps, of at most {max(below)} tokens. The first word of A's answer is "
@@ -220,7 +214,7 @@ def timetable() -> Instrument:
         ))  # fmt: skip
 
     return Instrument(
-        "The batch as a timetable", (Control("tokens per step", numbers(*budgets), start=2),), draw, (WIDTH, 210)
+        "The batch as a timetable", (Control("tokens per step", numbers(*budgets), start=2),), draw, (WIDTH, 268)
     )
 
 
@@ -231,6 +225,7 @@ def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_st
     shares = [math.ceil(100 * kept / num_blocks) / 100 for kept in range(11)]
     marked = [run(strategy=Strategy(watermark=share)) for share in shares]
     left, top, width, none, bottom, low, high = 62, 24, 340, 190, 218, 500, 100_000
+    ten_powers = (1000, 10_000, 100_000)
     beside = {"greedy": (-10, 4, "end"), "jumping": (0, 22, "mid")}
 
     def waited(report: ClockReport, longest: int) -> int:
@@ -238,7 +233,7 @@ def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_st
 
     most = [math.ceil(max(waited(one, at) for one in (*fixed.values(), *marked)) / 1000) * 1000 for at in (0, 1)]
 
-    def height_of(tokens: int) -> float:
+    def height_of(tokens: float) -> float:
         return top + (none - 34 - top) * math.log(high / tokens) / math.log(high / low) if tokens else none
 
     def place(report: ClockReport, longest: int) -> tuple[float, float]:
@@ -246,16 +241,10 @@ def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_st
 
     def scales(longest: int) -> dict[str, Mark]:
         marks = {"frame": Mark("path", d=f"M{left} {top}V{bottom}h{width}", of="line soft")}
-        marks["y axis"] = text(0, 12, "tokens computed twice, by factors of ten", "soft")
-        for tokens in (0, 1000, 10_000, 100_000):
-            y = height_of(tokens)
-            marks[f"line {tokens}"] = Mark("path", d=f"M{left} {y:.0f}h{width}", of="line", stroke_opacity=0.2)
-            marks[f"tokens {tokens}"] = text(left - 6, y + 4, f"{tokens:,}" if tokens else "none", "end soft")
-        for steps in range(0, most[longest] + 1, 1000):
-            marks[f"wait {steps}"] = text(left + width * steps / most[longest], bottom + 16, f"{steps:,}", "mid soft")
-        axis = "steps from arrival to admission, " + ("the longest wait" if longest else "on average")
-        marks["x axis"] = text(left + width, bottom + 34, axis, "end soft")
-        return marks
+        marks |= axis("tokens computed twice, by factors of ten", (0, *ten_powers), height_of, left, up=True)
+        name = f"steps from arrival to admission, {'the longest wait' if longest else 'on average'}"
+        steps = range(0, most[longest] + 1, 1000)
+        return marks | axis(name, steps, lambda wait: left + width * wait / most[longest], bottom)
 
     def draw(at: int, longest: int) -> View:
         marks = scales(longest)
@@ -288,6 +277,12 @@ def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_st
     return Instrument("Waiting, or computing twice", controls, draw, (WIDTH, 256))
 
 
+def _time_axis(most: float, at: float) -> dict[str, Mark]:
+    """Return an axis of round numbers below bars of 400, the longest of which takes `most` milliseconds."""
+    step = next(step for step in (500, 200, 100, 50, 20, 10, 5, 2, 1) if most >= 3 * step)
+    return axis("milliseconds", range(0, int(most) + 1, step), lambda time: 400 * time / most, at)
+
+
 def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
     """Return measured times of one more word, in true proportion. `rows`: as recorded by `mini_kv.dev.generate`."""
     most = max(row.get("no cache ms", 0.0) for row in rows)
@@ -296,19 +291,19 @@ def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
 
     def draw(at: int) -> View:
         row, marks = rows[at], {"text": text(0, 14, "the text before it", "soft")}
+        marks |= _time_axis(most, 186)
         marks["words"] = Mark("rect", x=0, y=20, width=400 * row["tokens"] / longest, height=16, of="pale")
         for index, ((key, name), colour) in enumerate(zip(names.items(), ("pink", "blue", "green"), strict=True)):
             y = 66 + 46 * index
             time = row.get(key)
             marks[f"{key} name"] = text(0, y, name if time else f"{name}: not measured", "soft")
-            marks[f"{key} bar"] = Mark(
-                "rect", x=0, y=y + 6, width=max(0.6, 400 * (time or 0) / most), height=16, of=colour
-            )
-            marks[f"{key} time"] = text(400, y, f"{time:,.1f} ms" if time else "", "end big")
+            wide = max(0.6, 400 * (time or 0) / most)
+            marks[f"{key} bar"] = Mark("rect", x=0, y=y + 6, width=wide, height=16, of=colour)
+            marks[f"{key} time"] = text(WIDTH, y, f"{time:,.1f} ms" if time else "", "end big")
         return View(marks, ("With ", f"{row['tokens']:,}", " tokens before it. All bars of one kind have one scale."))
 
     control = Control("tokens before it", [f"{row['tokens']:,}" for row in rows])
-    return Instrument("One more word", (control,), draw, (WIDTH, 190))
+    return Instrument("One more word", (control,), draw, (WIDTH, 224))
 
 
 def bus(model: Served, card: Card) -> Instrument:
@@ -320,7 +315,7 @@ def bus(model: Served, card: Card) -> Instrument:
         batch, context = batches[requests], contexts[behind]
         step = decode_step(model, card, batch, context)
         room = largest_batch(model, card, context) if context else batch
-        marks = {"time": text(0, 14, "one step: fetch the weights (blue) and the caches (orange)", "soft")}
+        marks = {"time": text(0, 14, "fetch the weights (blue), then the caches (orange)", "soft")}
         weights, caches = scale * step.weights, scale * step.kv
         marks["weights"] = Mark("rect", x=0, y=20, width=weights, height=22, of="blue")
         marks["caches"] = Mark("rect", x=weights, y=20, width=min(caches, 400 - weights), height=22, of="orange")
@@ -328,20 +323,19 @@ def bus(model: Served, card: Card) -> Instrument:
         marks["compute"] = Mark("rect", x=0, y=68, width=min(400.0, scale * step.arithmetic), height=22, of="green")
         marks["each"] = text(0, 112, "the share of each request in the step", "soft")
         marks["seat"] = Mark("rect", x=0, y=118, width=max(0.6, scale * step.seconds / batch), height=22, of="pink")
-        marks["scale"] = Mark("path", d="M0 152v6h100v-6", of="line")
-        marks["unit"] = text(106, 160, "10 milliseconds", "small")
+        marks |= _time_axis(40, 148)
         if batch > room:
             said = f"There is room for {room} of them besides the weights."
         else:
             said = f"{batch / step.seconds:,.0f} tokens per second in all, {1 / step.seconds:,.0f} for each."
-        riders = f"{batch} request{'s' * (batch > 1)}, {context:,} tokens behind each: "
+        riders = f"{batch} request{'s' * (batch > 1)} of {context:,} tokens each: "
         return View(
             marks,
             (riders, f"{1e3 * step.seconds:.1f} ms for the step, {1e3 * step.seconds / batch:.2f} ms for each. ", said),
         )
 
-    controls = (Control("requests", numbers(*batches)), Control("tokens behind each", numbers(*contexts), start=1))
-    return Instrument("The bus", controls, draw, (WIDTH, 166))
+    controls = (Control("requests", numbers(*batches)), Control("tokens of each", numbers(*contexts), start=1))
+    return Instrument("The bus", controls, draw, (WIDTH, 186))
 
 
 def reload_or_recompute(model: Served, card: Card) -> Instrument:
@@ -360,14 +354,14 @@ def reload_or_recompute(model: Served, card: Card) -> Instrument:
         marks = {"compute name": text(0, 14, f"compute {num_tokens:,} tokens again", "soft")}
         marks["compute"] = Mark("rect", x=0, y=20, width=max(0.6, scale * compute), height=22, of="blue")
         marks["compute time"] = text(WIDTH, 14, f"{1e3 * compute:,.1f} ms", "end big")
-        marks["reload name"] = text(
-            0, 72, f"reload {num_bytes / 2**20:,.0f} MiB: wait (pink), then copy (orange)", "soft"
-        )
+        what = f"reload {num_bytes / 2**20:,.0f} MiB: wait (pink), then copy (orange)"
+        marks["reload name"] = text(0, 72, what, "soft")
         waited = min(400.0, scale * at_once)
         marks["wait"] = Mark("rect", x=0, y=78, width=max(0.6, waited), height=22, of="pink")
         copied = max(0.6, min(400 - waited, scale * copy))
         marks["copy"] = Mark("rect", x=waited, y=78, width=copied, height=22, of="orange")
         marks["reload time"] = text(WIDTH, 72, f"{1e3 * (at_once + copy):,.1f} ms", "end big")
+        marks |= _time_axis(400e3 / scale, 108)
         shortest = price.crossover_tokens(model.kv_bytes_per_token)
         quicker = "Reload it." if price.is_worth_it(num_tokens, num_bytes) else "Compute it again."
         copied_token = 1e6 * model.kv_bytes_per_token * price.seconds_per_byte
@@ -384,4 +378,4 @@ def reload_or_recompute(model: Served, card: Card) -> Instrument:
         Control("before the first byte", [*waits], start=1, choice=True),
         Control("tokens", numbers(*lengths), start=5),
     )
-    return Instrument("Reload, or compute again?", controls, draw, (WIDTH, 110))
+    return Instrument("Reload, or compute again?", controls, draw, (WIDTH, 146))

@@ -78,17 +78,18 @@ class Lever:
         now = html.escape(labels[self.start])
         slider = (
             f'<input type="range" min="0" max="{len(labels) - 1}" value="{self.start}" aria-valuetext="{now}"'
-            f' style="width:16em;max-width:60%;vertical-align:middle" oninput="{html.escape(MOVE)}">'
+            f' style="display:block;width:100%;height:44px;margin:0" oninput="{html.escape(MOVE)}">'
         )
         return (
             '<div class="kv-lever" style="max-width:42rem"><label style="display:block;margin:.6em 0">'
-            f"{html.escape(self.name)}: {slider} <output><b>{now}</b></output></label>{frames}{self._challenge()}</div>"
+            f"{html.escape(self.name)}: <output><b>{now}</b></output>{slider}</label>{frames}{self._challenge()}</div>"
         )
 
     def _challenge(self) -> str:
         if not self.challenge:
             return ""
         return (
-            f'<p class="kv-challenge"><b>Challenge.</b> {html.escape(self.challenge.ask)} '
-            f'<button type="button" onclick="{html.escape(ANSWER)}">This one</button> <span role="status"></span></p>'
+            f'<p class="kv-challenge"><b>Challenge.</b> {html.escape(self.challenge.ask)} <button type="button"'
+            f' style="min-height:44px;padding:0 1em" onclick="{html.escape(ANSWER)}">This one</button>'
+            ' <span role="status"></span></p>'
         )

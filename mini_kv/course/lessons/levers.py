@@ -173,7 +173,7 @@ def outlier_lever() -> Lever:
         pictures[f"{outlier} times"] = bar_chart(
             f"One channel of 128 is {outlier} times as large",
             f"The largest error of the others is {errors[worst]:.1%}, with {worst}.",
-            [name.replace("scale ", "scale\n") for name in errors],
+            [*errors],
             {"error of the other channels": list(errors.values())},
             labels=("8 bits", "error"),
         )

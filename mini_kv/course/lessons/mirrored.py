@@ -103,10 +103,11 @@ def mirror_lever() -> Lever:
             f" and has {run.stale[-1]} that are evicted.",
             [*every],
             {
-                "cached, but not in the mirror": [run.missing[number] for number in every],
-                "in the mirror, but evicted": [run.stale[number] for number in every],
+                "only in the cache": [run.missing[number] for number in every],
+                "only in the mirror": [run.stale[number] for number in every],
             },
             labels=("messages", "blocks"),
+            shares=False,
         )
         right += [str(kept)] * run.is_right
     challenge = Challenge(

@@ -164,7 +164,7 @@ def _axes() -> Iterator[tuple[str, Mark]]:
     yield "keys' name", text(_LEFT + 91, 10, "keys", "big")
     yield "pool", text(_LEFT, _TOP + _height(1) - 3, "100%", "soft")
     middle, right = _LEFT + _COLUMN, _LEFT + 2 * _COLUMN
-    for left, heading in ((_LEFT + 19, "in use"), (middle, "age at eviction, s"), (right, "found of asked")):
+    for left, heading in ((_LEFT + 19, "in use"), (middle, "age at eviction, s"), (right, "found, 0 to 100%")):
         yield heading, text(left, 10, heading, "big")
     for second in range(0, _SECONDS, 10):
         yield f"second {second}", text(_LEFT + _x(second), below, f"{second}", "soft mid")
@@ -199,7 +199,7 @@ def _charts(row: int, seen: _Symptoms, well: _Symptoms, failed: str | None) -> d
     end = "m-4 -4l8 8m0 -8l-8 8" if failed else f"H{_LEFT + _WIDE}"
     marks["usage"] = Mark("path", d=_line(seen.usage, top) + end, fill="none", stroke=_BLUE, stroke_width=1.8)
     marks["ages"] = Mark("path", d=_bars(seen.ages, top, 4), fill=_BLUE)
-    marks["evicted"] = text(_LEFT + _COLUMN, top + 10, f"{sum(seen.ages):,}", "soft")
+    marks["evicted"] = text(_LEFT + _COLUMN, top + 10, f"{sum(seen.ages):,}{'' if row else ' evicted'}", "soft")
     marks["found"] = Mark("path", d=_dots(seen.found, top, 2), fill=_BLUE)
     marks["place"] = Mark("rect", **_band(row), fill="transparent", cursor="pointer", data_pick=row + 1)
     return {f"{row} {name}": mark for name, mark in marks.items()}

@@ -440,6 +440,8 @@ def test_a_lever_moves_without_a_kernel_and_at_once(open_page, tmp_path):
     lever = waste_lever([237, 41, 1180])
     (tmp_path / "lever.html").write_text(f"<meta charset=utf-8>{lever._repr_html_()}", encoding="utf-8")
     page = open_page((tmp_path / "lever.html").as_uri())
+    place, box = page.get_by_role("slider").bounding_box(), page.locator(".kv-lever").bounding_box()
+    assert (place["width"], place["height"]) == (box["width"], 44)  # for a finger
     page.get_by_role("slider").press("End")
     last = [*lever.pictures][-1]
     assert page.locator("output").inner_text() == page.get_by_role("slider").get_attribute("aria-valuetext") == last

@@ -1,10 +1,12 @@
 """The instruments in a browser: what a reader sees at a position is what the engine said there, and at once."""
 
 import json
+from collections import Counter
 from random import Random
 
 import pytest
-from mini_kv_book.recorded import hit_rates
+from mini_kv_book.places import DOCS
+from mini_kv_book.recorded import hit_rates, rows
 
 from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
@@ -53,23 +55,29 @@ def shown():
         "roofline": instruments_of_steps.roofline(model, H200),
         "timetable": instruments_of_steps.timetable(),
         "strategies_as_dots": instruments_of_steps.strategies_as_dots(small_trace(), num_blocks=60, ms_per_step=50),
+        "one_more_word": instruments_of_steps.one_more_word(rows("cpu", "cache", "small")),
         "bus": instruments_of_steps.bus(model, H200),
         "reload_or_recompute": instruments_of_steps.reload_or_recompute(model, H200),
         "six_servers": six_servers(),
     }
 
 
-HEAD = (
-    "<!doctype html><html lang=en><title>x</title><meta charset=utf-8><meta name=viewport content=width=device-width>"
-)
+ASSETS = DOCS / "assets"
+BOOK_CSS = (ASSETS / "book.css").read_text(encoding="utf-8").replace("fonts/", f"{ASSETS.as_uri()}/fonts/")
+HEAD = f"""<!doctype html><html lang=en><title>x</title><meta charset=utf-8>
+<meta name=viewport content=width=device-width><style>{BOOK_CSS}</style>
+<style>html {{ font-size: 125% }} * {{ box-sizing: border-box }} body {{ margin: 0; color-scheme: light dark }}
+main {{ max-width: 990px; margin: 0 16px; font-size: 16px; background: Canvas; color: CanvasText }}</style>"""
+"""The book's own styles, and the width that its theme leaves to a figure."""
 
 
 @pytest.fixture(scope="module")
 def url(shown, tmp_path_factory):
     """The address of a page with all of them."""
-    boxes = "".join(instrument.fragment() for instrument in shown.values())
+    boxes = "".join(f'<div class="kv-figure">{instrument.fragment()}</div>' for instrument in shown.values())
     path = tmp_path_factory.mktemp("instruments") / "page.html"
-    path.write_text(f"{HEAD}<style>{STYLE}</style><main>{boxes}</main><script>{script()}</script>", encoding="utf-8")
+    body = f'<main class="md-typeset">{boxes}</main><script>{script()}</script>'
+    path.write_text(f"{HEAD}<style>{STYLE}</style>{body}", encoding="utf-8")
     return path.as_uri()
 
 
@@ -186,14 +194,44 @@ def test_without_scripts_it_is_a_still_and_its_controls_are_not_there(shown, url
     assert captions == ["".join(instrument.views[instrument.start].says) for instrument in shown.values()]
 
 
-def test_a_finger_finds_each_control_on_a_phone(url, open_page):
-    """Sliders have the whole width, and 44 pixels of height, as has the label of each choice."""
-    page = open_page(url, width=390, height=844, has_touch=True)
-    for slider in page.get_by_role("slider").all():
-        place, box = slider.bounding_box(), slider.locator("xpath=ancestor::figure").bounding_box()
-        assert (place["height"], round(place["width"])) == (44, round(box["width"]))
-    for label in page.locator("fieldset label").all():
-        assert label.bounding_box()["height"] >= 44
+MEASURED = """box => {
+  const place = (one) => one.getBoundingClientRect(), drawing = box.querySelector('svg'), width = place(drawing).width;
+  const unit = width / drawing.viewBox.baseVal.width;
+  const seen = [...drawing.querySelectorAll('svg > :not(.kv-handle)')].filter((one) => place(one).height > 0);
+  const words = seen.filter((one) => one.tagName === 'text' && one.textContent);
+  const meet = (one, other) => Math.min(one.right, other.right) - Math.max(one.left, other.left) > 1
+    && Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 7;
+  const targets = [...box.querySelectorAll('[type=range], fieldset label')].map(place);
+  return {
+    drawing: width / place(box).width,
+    drawn: (Math.max(...seen.map((one) => place(one).right)) - Math.min(...seen.map((one) => place(one).left))) / width,
+    letters: Math.min(...words.map((one) => parseFloat(getComputedStyle(one).fontSize))) * unit,
+    overlapping: words.flatMap((one, i) => words.slice(i + 1).filter((other) => meet(place(one), place(other)))
+      .map((other) => [one.textContent, other.textContent])),
+    target: Math.min(...targets.flatMap(({width, height}) => [width, height])),
+    sliders: [...box.querySelectorAll('[type=range]')].map((one) => place(one).width / place(box).width),
+  };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("width", "drawing", "letters", "target", "slider"), [(1280, 0.66, 14, 24, 0.3), (390, 1, 12, 44, 1)]
+)
+def test_it_uses_its_box_can_be_read_and_a_finger_finds_each_control(
+    shown, url, open_page, width, drawing, letters, target, slider
+):
+    """On a phone all of the box: the drawing, and each slider. On a desktop the controls have the last third."""
+    page = open_page(url, width=width, has_touch=width == 390)
+    for (name, instrument), box in zip(shown.items(), page.locator(".kv-instrument").all(), strict=True):
+        found = box.evaluate(MEASURED)
+        assert found["drawing"] >= drawing, name
+        assert found["drawn"] >= 0.9, name
+        assert found["letters"] >= letters, name
+        assert found["overlapping"] == [], name
+        assert found["target"] >= target, name
+        assert min(found["sliders"], default=1) >= slider, name
+        axes = Counter(mark.split(": ")[0] for mark in instrument.views[instrument.start].marks if ": " in mark)
+        assert min(axes.values(), default=4) >= 4, name
 
 
 @pytest.mark.parametrize("dark", [False, True])

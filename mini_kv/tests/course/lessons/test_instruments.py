@@ -123,7 +123,7 @@ def test_a_pool_finds_what_the_replay_finds_and_never_more_than_the_ideal():
     for at in (0, 6, 20):
         found = replay(small_trace(), int(labels[at])).hit_rate_of_prompt_tokens
         assert f"finds {found:.1%} (blue)" in says(pool, at)
-    points = [float(says(pool, at).split("To win: ")[1].split()[0]) for at in range(len(labels))]
+    points = [float(says(pool, at).split("(dashed), ")[1].split()[0]) for at in range(len(labels))]
     assert min(points) == points[-1] == 0
     assert (points[0], max(points)) == (16.8, 17.0)
 
@@ -159,8 +159,10 @@ def test_each_strategy_is_a_dot_where_the_tables_run_has_it():
     dots, table = strategies_as_dots(), table_of_strategies()
     for longest in (0, 1):
         marks = {name: mark.values for name, mark in dots.views[6, longest].marks.items()}
-        left, right = marks["wait 0"]["x"], marks["wait 1000"]["x"]
-        low, ten_times, none = (marks[f"tokens {tokens}"]["y"] - 4 for tokens in (1000, 10_000, 0))
+        upward = "tokens computed twice, by factors of ten: "
+        across = f"steps from arrival to admission, {'the longest wait' if longest else 'on average'}: "
+        left, right = marks[f"{across}0"]["x"], marks[f"{across}1,000"]["x"]
+        low, ten_times, none = (marks[upward + tokens]["y"] - 4 for tokens in ("1,000", "10,000", "0"))
         for name, report in table.items():
             wait = report.longest_wait if longest else report.mean_wait
             tokens = report.tokens_recomputed
@@ -217,7 +219,7 @@ def test_softmax_in_tiles_is_a_softmax():
     view = tiles.views[(2, 2, 4, 1)]
     assert view.marks["largest"].values["text"] == f"largest {largest}"
     assert view.marks["total"].values["text"] == f"total {total:.2f}"
-    shares = [float(view.marks[f"share {tile}"].values["width"]) / 404 for tile in range(3)]
+    shares = [float(view.marks[f"share {tile}"].values["width"]) / 392 for tile in range(3)]
     exact = [sum(math.exp(score - 4) for score in scores[i : i + 2]) / total for i in (0, 2, 4)]
     assert shares == pytest.approx(exact, abs=2e-4)
 
