@@ -393,7 +393,12 @@ def kv_finale(body: str, _md: Any) -> str:
 
 
 WRONG_PARTS = {
-    "turns the list": ("a queue", "It reverses each list of freed blocks, so the beginning of a text is evicted first.", "lab-02", "append_n"),
+    "turns the list": (
+        "a queue",
+        "It reverses each list of freed blocks, so the beginning of a text is evicted first.",
+        "lab-02",
+        "append_n",
+    ),
     "no parent": ("a hash", "It leaves the parent's hash out.", "lab-04", "get_request_block_hasher"),
     "lets the next pass": ("a scheduler", "A request that does not fit goes to the end.", "lab-11", "schedule"),
 }
