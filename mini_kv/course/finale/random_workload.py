@@ -239,7 +239,7 @@ class RandomEngine:
         kinds = [getattr(group.kv_cache_spec, "sliding_window", None) for group in self._config.kv_cache_groups]
         groups = [f"window {size}" if size else "full" for size in kinds]
         head: dict[str, Any] = {"groups": groups} if len(groups) > 1 else {}
-        title = f"An hour on dice, seed {self.workload.seed}"
+        title = f"Random requests, seed {self.workload.seed}"
         writer = StoryWriter(title, self._config.num_blocks, self.sizes.block_size, **head)
         for step in self._steps:
             writer.add_step(step.frame, step.spans, do=f"step {step.number}", waiting=step.waiting)

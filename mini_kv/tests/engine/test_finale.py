@@ -164,7 +164,7 @@ def test_the_acts_on_dice_play_where_torch_cannot_be_imported_and_end_with_the_l
     without = f"The acts with a model need PyTorch: {pip()} install torch\n"
     assert done.stdout.endswith(f"\nAll 8 acts are right.\n{without}{NEXT}\nopen {film} in a browser\n")
     assert numbers_told(done.stdout) == NUMBERS
-    assert "An hour on dice, seed 0" in film.read_text(encoding="utf-8")
+    assert "Random requests, seed 0" in film.read_text(encoding="utf-8")
 
 
 def test_engines_with_less_answer_the_same_requests_with_the_same_words():
