@@ -345,12 +345,19 @@ def prefill(kv: TracedKVCacheManager, request: Request) -> int | None:
 class ScenarioPlayer:
     """Plays a scenario's steps on a real manager, and records the calls."""
 
-    def __init__(self, scenario: Scenario, parts: KVCacheParts | None = None) -> None:
-        """Build the pool. `parts` replaces the engine's own parts."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        parts: KVCacheParts | None = None,
+        *,
+        make_manager: Callable[..., KVCacheManager] = KVCacheManager,
+        strict: bool = True,
+    ) -> None:
+        """Build the pool. `parts` and `make_manager` replace the engine's own. `strict`: as for a `Recorder`."""
         self.scenario = scenario
-        recorder = Recorder()
+        recorder = Recorder(strict=strict)
         groups = tuple(KVCacheGroupSpec((name,), parse_group(name, scenario.block_size)) for name in scenario.groups)
-        manager = KVCacheManager(
+        manager = make_manager(
             KVCacheConfig(scenario.num_blocks, groups),
             enable_caching=scenario.enable_caching,
             parts=replace(parts or KVCacheParts(), new_block=recorder.new_block),
