@@ -280,7 +280,8 @@ function newPrompts(before, after) {
   return after.order.flatMap((request) => {
     const inBlocks = (after.tables.get(request)?.[0] ?? []).flatMap((id) => after.words[id]);
     if (before.tables.has(request) || !inBlocks.length) return [];
-    const found = inBlocks.length - (after.scheduled[request] ?? inBlocks.length);
+    const held = Math.max(after.tok[request] ?? 0, inBlocks.length); // an output token has no word
+    const found = Math.min(held - (after.scheduled[request] ?? inBlocks.length), inBlocks.length);
     return [{ request, words: after.step.prompts?.[request] ?? inBlocks, found }];
   });
 }

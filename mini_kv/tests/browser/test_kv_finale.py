@@ -101,6 +101,8 @@ def test_other_wrong_parts_can_be_chosen_with_the_keyboard(site, serve, open_pag
 
 def test_all_solutions_pass_and_their_numbers_and_their_pool_are_shown(show):
     page = show({lab_id: solution(lab_id) for lab_id in LABS})
+    page.get_by_role("button", name="your own parts").click()
+    assert page.evaluate("document.querySelector('kv-finale').shadowRoot.activeElement.textContent") == "Play yours"
     assert page.locator("kv-finale .yours p a").count() == len(LABS)
     said = play(page)
     assert said.startswith("All 8 acts are right.")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mini_kv.course.lessons.exhibits import COUNTED_AGAIN
 from mini_kv.course.lessons.policies import play_seen_twice
 from mini_kv.story.edge import EdgeKind
 from mini_kv.story.figure import fragment, key_step, page, played_data, script, spans_data, story_data
@@ -99,6 +100,14 @@ def test_two_runs_go_together_and_mark_the_blocks_that_differ(open_html):
         assert [figures.nth(i).evaluate(marked) for i in range(2)] == [sorted({*differing, *ids}) for ids in first]
         told.append(differing)
     assert told[0] == [] and told[-1] != []
+
+
+def test_a_request_that_comes_back_has_found_its_own_words(open_html):
+    """Its first output token has no word, and is the only one that is computed."""
+    shown = open_html(page(COUNTED_AGAIN.right(), COUNTED_AGAIN.wrong()), width=1300)
+    shown.locator("kv-story").first.evaluate("story => { story.step = 6 }")
+    told = [each.locator(".bubble .cost").last.inner_text() for each in shown.locator("kv-story").all()]
+    assert told == ["8 found + 0 computed"] * 2
 
 
 # Opening ------------------------------------------------------------------------------------------------------------
