@@ -4,6 +4,7 @@ softmax_in_tiles      the two running numbers, under movable scores, tile by til
 tiles_over_blocks     the loads of a kernel's program, tile by tile, from scattered blocks
 roofline              operations per byte of a step, by requests and context
 timetable             the tokens of each request per step, under a budget of tokens
+eight_clients         the lanes of eight clients with one beginning, in pools of several sizes
 strategies_as_dots    admission strategies by waiting and by tokens computed twice, with a movable watermark
 one_more_word         measured times of a word, in true proportion
 bus                   the seconds of a step, and the share of each request
@@ -13,11 +14,13 @@ reload_or_recompute   the time to reload a prefix from a tier, and to compute it
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise
+from typing import NamedTuple
 
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.course.lessons.instrument import Control, Instrument, Mark, View, handle
 from mini_kv.course.lessons.instruments import QUARTERS, WIDTH, axis, numbers, text
-from mini_kv.course.lessons.timeline import Arrival, timeline
+from mini_kv.course.lessons.timeline import AGAIN, ANSWER, OUT, PROMPT, WAITS, Arrival, Moment, timeline
 from mini_kv.policy.admission_strategies import Strategy, strategies
 from mini_kv.tiers.reload_cost import ReloadCost
 from mini_kv.tools.planning.cost import Card, Served, decode_step, largest_batch, prefill_seconds
@@ -216,6 +219,84 @@ def timetable() -> Instrument:
     return Instrument(
         "The batch as a timetable", (Control("tokens per step", numbers(*budgets), start=2),), draw, (WIDTH, 268)
     )
+
+
+def eight_clients() -> Instrument:
+    """Return the lanes of eight clients whose prompts begin alike, in a pool of a size that the reader sets."""
+    shared, pools = 24, (24, 19, 16, 13, 10, 7)
+    names = [f"{number}" for number in range(1, 9)]
+    arrivals = [
+        Arrival(1 if name == "1" else 2, name, [*range(shared), 1000 + int(name)], max_tokens=12) for name in names
+    ]
+    tables = [timeline(arrivals, num_blocks + 1, block_size=8) for num_blocks in pools]
+    most = max(len(table["1"]) for table in tables)
+    left, top, tall, wide = 128, 56, 26, (WIDTH - 128) / most
+
+    def frame() -> dict[str, Mark]:
+        marks = {"card": Mark("rect", x=24, y=top, width=72, height=8 * tall - 4, rx=4, of="blue", fill_opacity=0.35)}
+        for line, words in enumerate((f"{shared} tokens", "of every", "prompt")):
+            marks[f"card: {words}"] = text(60, top + 3.4 * tall + 18 * line, words, "mid")
+        marks["signs"] = text(0, 12, "blue: prompt, ring: first word, grey: a word per step,", "soft")
+        marks["other signs"] = text(0, 32, "dashes: waits, cross: preempted, orange: again", "soft")
+        for row, name in enumerate(names):
+            marks[f"name {name}"] = text(8, top + tall * row + 16, name, "mid")
+            marks[f"own {name}"] = text(left - 8, top + tall * row + 16, "+1", "end soft")
+        ticks = (1, *range(5, most + 1, 5))
+        return marks | axis("step", ticks, lambda step: left + wide * (step - 0.5), top + 8 * tall)
+
+    def draw(at: int) -> View:
+        paths = dict.fromkeys((ANSWER, PROMPT, AGAIN, WAITS, OUT), "")
+        lanes = {name: _lane(tables[at][name]) for name in names}
+        for row, lane in enumerate(lanes.values()):
+            y = top + tall * row
+            for step, doing in enumerate(lane.doing):
+                x = left + wide * step
+                if doing in (PROMPT, ANSWER, AGAIN):
+                    paths[doing] += f"M{x:.1f} {y}h{wide - 1:.1f}v{tall - 6}h{1 - wide:.1f}z"
+                elif doing:
+                    paths[WAITS] += f"M{x:.1f} {y + 10}h{wide - 1:.1f}"
+            paths[OUT] += "".join(f"M{left + wide * step + 1:.1f} {y + 4}l12 12m0 -12l-12 12" for step in lane.outs)
+        marks = frame() | {
+            ANSWER: Mark("path", d=paths[ANSWER], fill="currentColor", fill_opacity=0.2),
+            PROMPT: Mark("path", d=paths[PROMPT], of="blue"),
+            AGAIN: Mark("path", d=paths[AGAIN], of="orange"),
+            WAITS: Mark("path", d=paths[WAITS], of="dash", stroke_width=1.5),
+            OUT: Mark("path", d=paths[OUT], of="line", stroke_width=2.5),
+        }
+        for row, (name, lane) in enumerate(lanes.items()):
+            place = {"cx": left + wide * lane.first - 2, "cy": top + tall * row + 10}
+            marks[f"first {name}"] = Mark("circle", **place, r=4, fill="#fff", stroke="#111", stroke_width=2)
+        firsts = [lane.first for lane in lanes.values()]
+        num_outs = sum(len(lane.outs) for lane in lanes.values())
+        found = sum(shared + 1 - lane.num_computed for lane in lanes.values())
+        return View(marks, (
+            f"{found} of {8 * shared + 8} prompt tokens are found: the card is computed once. The first words are ",
+            f"there after steps {min(firsts)} to {max(firsts)}, all is done after step {len(tables[at]['1'])}. ",
+            f"Preemptions: {num_outs}.",
+        ))  # fmt: skip
+
+    control = Control("blocks in the pool", numbers(*pools), start=1)
+    return Instrument("Eight clients, one beginning", (control,), draw, (WIDTH, top + 8 * tall + 40))
+
+
+class _Lane(NamedTuple):
+    """A request in each step: what it does, and what is marked."""
+
+    doing: list[str]
+    first: int
+    """The step after which its first word is there, from 1."""
+    outs: list[int]
+    """The steps that preempted it, from 0."""
+    num_computed: int
+    """Tokens of its prompt that were computed for the first time."""
+
+
+def _lane(moments: Sequence[Moment]) -> _Lane:
+    """Return the lane of a request's line in a timeline."""
+    doing = [moment.doing for moment in moments]
+    prompt = [step for step, what in enumerate(doing) if what == PROMPT]
+    outs = [step for step, (old, new) in enumerate(pairwise(doing), start=1) if new == OUT != old]
+    return _Lane(doing, prompt[-1] + 1, outs, sum(moments[step].num_tokens for step in prompt))
 
 
 def strategies_as_dots(trace: Sequence[TraceRequest], num_blocks: int, ms_per_step: int) -> Instrument:

@@ -54,6 +54,7 @@ def shown():
         "tiles_over_blocks": instruments_of_steps.tiles_over_blocks(),
         "roofline": instruments_of_steps.roofline(model, H200),
         "timetable": instruments_of_steps.timetable(),
+        "eight_clients": instruments_of_steps.eight_clients(),
         "strategies_as_dots": instruments_of_steps.strategies_as_dots(small_trace(), num_blocks=60, ms_per_step=50),
         "one_more_word": instruments_of_steps.one_more_word(rows("cpu", "cache", "small")),
         "bus": instruments_of_steps.bus(model, H200),

@@ -10,6 +10,7 @@ from mini_kv.course.lessons import instruments, instruments_of_steps
 from mini_kv.course.lessons.curves import small_trace
 from mini_kv.course.lessons.instrument import Instrument
 from mini_kv.course.lessons.six_servers import six_servers
+from mini_kv.course.lessons.timeline import Arrival, timeline
 from mini_kv.tests.course.lessons.test_instrument import drawn, seen
 from mini_kv.tools.planning.cost import H200, served
 from mini_kv.tools.traces.replay import replay
@@ -53,6 +54,7 @@ ALL: dict[str, Callable[[], Instrument]] = {
     "tiles_over_blocks": instruments_of_steps.tiles_over_blocks,
     "roofline": lambda: instruments_of_steps.roofline(llama(), H200),
     "timetable": instruments_of_steps.timetable,
+    "eight_clients": instruments_of_steps.eight_clients,
     "strategies_as_dots": strategies_as_dots,
     "policies_by_size": lambda: instruments.policies_by_size(RATES),
     "sliding_window": instruments.sliding_window,
@@ -152,6 +154,21 @@ def test_a_smaller_budget_takes_more_steps():
     assert all(
         int(says(table, at).split("at most ")[1].split()[0]) <= int(table.controls[0].labels[at]) for at in range(7)
     )
+
+
+def test_eight_clients_compute_their_common_beginning_once_and_give_way_in_a_small_pool():
+    clients = instruments_of_steps.eight_clients()
+    found = "168 of 200 prompt tokens are found: the card is computed once."
+    assert [says(clients, at) for at in (1, 4)] == [
+        f"{found} The first words are there after steps 1 to 2, all is done after step 13. Preemptions: 0.",
+        f"{found} The first words are there after steps 1 to 17, all is done after step 28. Preemptions: 5.",
+    ]
+    arrivals = [Arrival(1 if n == 1 else 2, str(n), [*range(24), 1000 + n], max_tokens=12) for n in range(1, 9)]
+    table = timeline(arrivals, 11, 8)
+    paths = {name: str(mark.values.get("d")) for name, mark in clients.views[4,].marks.items()}
+    for doing in ("prompt", "answer", "again"):
+        assert paths[doing].count("M") == sum(moment.doing == doing for row in table.values() for moment in row)
+    assert paths["thrown out"].count("M") == 5
 
 
 def test_each_strategy_is_a_dot_where_the_tables_run_has_it():
