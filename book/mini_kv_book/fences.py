@@ -6,7 +6,7 @@ with a warning.
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
 kv-beside   two lines as `kv-story` takes them: two figures that go together, with a mark where they differ
-kv-still    a scenario's name and a step: a small picture of it, for a link
+kv-still    a scenario's name and a step: a small picture of it, for a link. `instrument CHAPTER`: the chapter's first
 kv-source   a dotted symbol: its source text, in lines that the column holds. `folder/file.wgsl function`: a function
             in WGSL
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
@@ -39,7 +39,7 @@ from mini_kv.course.lessons.instrument import STYLE
 from mini_kv.story.figure import beside, fragment, story_data
 from mini_kv.story.scenario import ScenarioError, load_scenario
 from mini_kv.story.still import svg
-from mini_kv_book.outputs import Cells, kept, result_of, uses_stored
+from mini_kv_book.outputs import Cells, first_instrument, kept, result_of, uses_stored
 from mini_kv_book.places import language_of, link_to, said, where
 from mini_kv_book.runs import (
     PREDICT,
@@ -122,8 +122,11 @@ def _data(line: str, md: Any) -> dict[str, Any]:
 
 @fence
 def kv_still(body: str, md: Any) -> str:
-    """Draw a step of the scenario, without its memory, in the size of a picture in a link."""
+    """Draw a step of the scenario, or a chapter's first instrument, in the size of a picture in a link."""
     name, step = body.split()
+    if name == "instrument":
+        drawing = re.search("<svg .*?</svg>", first_instrument(step), re.DOTALL)
+        return f'{_style(md)}<div class="kv-thumb kv-instrument alive">{drawing[0] if drawing else ""}</div>'
     data = story_data(load_scenario(name, language_of(md)))
     return f'<div class="kv-thumb">{svg(data, int(step), width=260)}</div>'
 
@@ -167,9 +170,14 @@ def kv_chart(body: str, md: Any) -> str:
 def kv_instrument(body: str, md: Any) -> str:
     """Draw the instrument that the code ends with."""
     drawing = _cells_of(md).result(run_instrument, body)
-    style = "" if getattr(md, "kv_instruments", False) else f"<style>{STYLE}</style>"  # a page needs it once
+    return f'<div class="kv-figure">{_style(md)}{drawing}</div>'
+
+
+def _style(md: Any) -> str:
+    """Return the style of instruments, which a page needs once."""
+    style = "" if getattr(md, "kv_instruments", False) else f"<style>{STYLE}</style>"
     md.kv_instruments = True
-    return f'<div class="kv-figure">{style}{drawing}</div>'
+    return style
 
 
 def _cells_of(md: Any) -> Cells:

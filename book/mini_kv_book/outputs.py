@@ -27,7 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv_book.places import DOCS, ROOT
-from mini_kv_book.runs import run_chart, run_command, run_instrument, run_planes, run_play, run_python, run_story
+from mini_kv_book.runs import (
+    FenceError,
+    run_chart,
+    run_command,
+    run_instrument,
+    run_planes,
+    run_play,
+    run_python,
+    run_story,
+)
 
 FOLDER = ROOT / "book" / ".cache" / "fences"
 _USED = ("mini_kv", "labs", "book/mini_kv_book")
@@ -174,6 +183,17 @@ def fences(text: str) -> Iterator[tuple[str, str]]:
     """Yield kind and body of the fences of a page, in order."""
     for indent, kind, body in _FENCE.findall(text):
         yield kind, re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
+
+
+def first_instrument(chapter: str) -> str:
+    """Return the first instrument of a chapter, as its page shows it. Raises `FenceError` if it has none."""
+    cells = Cells()
+    for kind, body in fences((DOCS / "chapters" / f"{chapter}.md").read_text(encoding="utf-8")):
+        if kind in _CELLS:
+            result = cells.result(_CELLS[kind], body)
+            if kind == "kv-instrument":
+                return str(result)
+    raise FenceError(f"chapters/{chapter}.md has no kv-instrument")
 
 
 def run_fences(page: str, text: str, of_cells: Results, of_commands: Results) -> None:
