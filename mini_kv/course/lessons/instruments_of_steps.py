@@ -235,7 +235,7 @@ def eight_clients() -> Instrument:
     def frame() -> dict[str, Mark]:
         marks = {"card": Mark("rect", x=24, y=top, width=72, height=8 * tall - 4, rx=4, of="blue", fill_opacity=0.35)}
         for line, words in enumerate((f"{shared} tokens", "of every", "prompt")):
-            marks[f"card: {words}"] = text(60, top + 3.4 * tall + 18 * line, words, "mid")
+            marks[f"card, {words}"] = text(60, top + 3.4 * tall + 18 * line, words, "mid")
         marks["signs"] = text(0, 12, "blue: prompt, ring: first word, grey: a word per step,", "soft")
         marks["other signs"] = text(0, 32, "dashes: waits, cross: preempted, orange: again", "soft")
         for row, name in enumerate(names):
