@@ -67,6 +67,7 @@ def _shown(difference: Difference) -> dict[str, Any]:
         "values": contrast and asdict(contrast),
         "lab": Path(place[0]).stem if place else "",
         "line": place[1] if place else 0,
+        "owners": [difference.host, difference.own],
         "sides": difference.sides(LATER),
     }
 

@@ -11,7 +11,7 @@ const AROUND = 6; // values that are shown on each side of the one that differs
 
 class KvFinale extends HTMLElement {
   #root;
-  #about; // {megabytes, labs: [{id, title, starter}], examples: [{title, lab, def, code, said, values, sides}]}
+  #about; // {megabytes, labs: [{id, title, starter}], examples: [{title, lab, def, code, said, values, owners, sides}]}
   #python;
 
   connectedCallback() {
@@ -72,11 +72,10 @@ class KvFinale extends HTMLElement {
   }
 
   /** What differs first, and at whose fault: in words, the values with a ring, both pools, and the way to the line. */
-  #showDifference({ said, values, sides, lab, def, line, code }) {
+  #showDifference({ said, values, owners, sides, lab, def, line, code }) {
     const [first, ...others] = said;
     const where = def ? `#def=${def}` : `#line=${line}`;
     const link = lab ? [make("a", { class: "open", href: `../labs/${lab}/${where}` }, `Open lab ${Number(lab.slice(4))} at ${def || `line ${line}`}`)] : [];
-    const owners = sides.map(({ title }) => title);
     const rows = values ? [make("div", { class: "values" }, ...valueRow(owners[0], values, values.its), ...valueRow(owners[1], values, values.mine))] : [];
     const both = make("div", { class: "kv-beside" }, ...sides.map((story, at) => figure(story, at > 0)));
     const shown = code ? [make("details", {}, make("summary", {}, "Its code"), make("pre", { tabindex: "0" }, code))] : [];

@@ -83,10 +83,12 @@ def _what_next(finale: Finale, is_verbose: bool) -> Iterator[str]:
 
 def _write(path: Path, finale: Finale) -> None:
     """Write a page: both sides of the first step that differs, or the learner's pool if none does."""
-    if finale.difference is not None:
-        write_page(path, page(*finale.difference.sides()))
+    if finale.difference is not None and (sides := finale.difference.sides()):
+        write_page(path, page(*sides))
     elif finale.story is not None:
         write_page(path, page(finale.story))
+    else:
+        print(f"No act has a pool to draw, so nothing is written to {shown(str(path))}.")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -48,16 +48,21 @@ class Difference:
         places = [(self.parts[name].source, self.parts[name].line) for name in self.blame.names]
         return places[0] if places else None
 
-    def sides(self, more: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the engine's run and the learner's as stories, `more` steps beyond the first that differs."""
+    def sides(self, more: int = 0) -> tuple[dict[str, Any], ...]:
+        """Return the engine's run and the learner's as stories, `more` steps beyond the first that differs.
+
+        Empty: the workload tells no story, as a cache behind messages.
+        """
         step = self.divergence.its.number
         its = story_until(self.run.workload, OwnParts(), step + more)
-        mine = story_until(self.run.workload, self.run.own, step + more)
+        if not its:
+            return ()
+        mine = story_until(self.run.workload, self.run.own, step + more) or {**its, "steps": []}
         return {**its, "title": self.host, "at": step}, {**mine, "title": self.own, "at": step}
 
 
 def story_until(workload: Workload, own: OwnParts, last: int) -> dict[str, Any]:
-    """Return the first `last` steps of a run as a story. An error ends it."""
+    """Return the first `last` steps of a run as a story. An error ends it. Empty: the engine could not be built."""
     run = Run(workload, own)
     with closing(run.in_steps()) as steps:
         for step in steps:

@@ -228,7 +228,7 @@ class Finale:
         told: set[str] = set()
         for act in self.play():
             yield from (line for line in act.lines if line not in told)
-            told.update(act.lines)
+            told.update(f"  {line}" for line in (act.difference.blame.lines if act.difference else ()))
             if is_verbose and act.difference is not None:
                 yield from ("", *act.difference.both_sides, "")
         yield from self.ending()

@@ -249,7 +249,7 @@ def contrast(what: str, mine: Any, its: Any) -> Contrast:
             left, right = ([*side, *[None] * (len(names) - len(side))] for side in (mine, its))
         else:
             names, left, right = [""], [mine], [its]
-        at = next(at for at, (a, b) in enumerate(zip(left, right, strict=True)) if a != b)
+        at = next((at for at, (a, b) in enumerate(zip(left, right, strict=True)) if a != b), 0)
         if not (isinstance(left[at], list) and isinstance(right[at], list)):
             return Contrast(
                 ", ".join(path), names, [*map(_shown, left)], [*map(_shown, right)], at, UNITS.get(what, "{}")

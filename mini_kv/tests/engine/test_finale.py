@@ -1,6 +1,7 @@
 """`mini-kv finale`: rush hours through the learner's parts, and the first step that differs from the engine's own."""
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -308,6 +309,18 @@ def test_an_error_is_reported_with_the_learners_line(tmp_path):
     assert re.search(r"at .*lab-11\.py:\d+  self\.num_preemption \+= 1", told)
 
 
+def test_an_engine_that_cannot_be_built_is_drawn_without_steps_beside_the_other(capsys, tmp_path):
+    wrong = solution("lab-02").replace("        self._head = KVCacheBlock(-1)\n", "        raise KeyError('head')\n", 1)
+    (tmp_path / "lab-02.py").write_text(wrong, encoding="utf-8")
+    film = tmp_path / "film.html"
+    assert main(["finale", "--labs", str(tmp_path), "--hours", "1", "--to", str(film)]) == 1
+    told = capsys.readouterr().out
+    assert "Your engine stopped in step 1: KeyError" in told
+    assert told.count("With lab-02 FreeKVCacheBlockQueue from mini_kv the run is right") == 1
+    stories = re.findall(r'<script type="application/json">(.*?)</script>', film.read_text(encoding="utf-8"))
+    assert [len(json.loads(story)["steps"]) for story in stories] == [1, 0]
+
+
 def loop(*_args, **_options):
     while True:
         try:
@@ -491,3 +504,14 @@ def test_a_torch_that_is_installed_in_part_leaves_the_acts_with_a_model_out(tmp_
     assert (done.returncode, done.stderr) == (0, "")
     said = "PyTorch is installed in part (libtorch.so is missing): the acts with a model are left out."
     assert done.stdout.splitlines()[0] == said
+
+
+def test_a_wrong_cache_behind_messages_has_no_pool_to_draw(capsys, tmp_path):
+    lab = next(lab for lab in LABS if lab.lab_id == "lab-17")
+    wrong = next(mutant for mutant in load_mutants(lab) if mutant.id == "newest-in-first-out").apply(solution("lab-17"))
+    (tmp_path / "lab-17.py").write_text(wrong, encoding="utf-8")
+    film = tmp_path / "film.html"
+    assert main(["finale", "--labs", str(tmp_path), "--hours", "3", "--to", str(film)]) == 1
+    told = capsys.readouterr().out
+    assert "Act 8. A cache from an empty file: differs" in told
+    assert told.endswith(f"No act has a pool to draw, so nothing is written to '{film}'.\n")
