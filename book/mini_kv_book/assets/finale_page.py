@@ -44,7 +44,7 @@ def run(seed: str, files: str, say: Callable[[str, str], None]) -> str:
     shown = None if finale.difference is None else _shown(finale.difference)
     numbers = finale.numbers() if finale.is_right else []
     parts = [_named(line) for line in finale.parts()]
-    found = {"acts": acts, "parts": parts, "difference": shown, "numbers": numbers, "film": finale.story}
+    found = {"acts": acts, "parts": parts, "difference": shown, "numbers": numbers, "film": finale.story or None}
     return json.dumps(found)
 
 

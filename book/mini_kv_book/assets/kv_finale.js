@@ -41,7 +41,7 @@ class KvFinale extends HTMLElement {
     const all = make("div", { class: "all" }, wrong, this.result);
     if (this.hasAttribute("python")) {
       all.append(this.#yours());
-      wrong.append(make("span", {}, "or"), button("your own parts", () => this.play.scrollIntoView({ block: "center" }) ?? this.play.focus({ preventScroll: true })));
+      wrong.append(make("span", {}, "or"), button("your own parts", () => this.play.focus()));
     }
     this.#root.append(style, all);
   }

@@ -85,7 +85,7 @@ def _write(path: Path, finale: Finale) -> None:
     """Write a page: both sides of the first step that differs, or the learner's pool if none does."""
     if finale.difference is not None and (sides := finale.difference.sides()):
         write_page(path, page(*sides))
-    elif finale.story is not None:
+    elif finale.story:
         write_page(path, page(finale.story))
     else:
         print(f"No act has a pool to draw, so nothing is written to {shown(str(path))}.")

@@ -514,4 +514,4 @@ def test_a_wrong_cache_behind_messages_has_no_pool_to_draw(capsys, tmp_path):
     assert main(["finale", "--labs", str(tmp_path), "--hours", "3", "--to", str(film)]) == 1
     told = capsys.readouterr().out
     assert "Act 8. A cache from an empty file: differs" in told
-    assert told.endswith(f"No act has a pool to draw, so nothing is written to '{film}'.\n")
+    assert "\nNo act has a pool to draw, so nothing is written to " in told
